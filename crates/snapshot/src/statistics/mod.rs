@@ -1,7 +1,7 @@
-//! Statistics of an engine, and how other processes can read them.
+//! The statistics of an engine, and reading them from other processes.
 //!
-//! Every engine fills in the same [`Statistics`]. A program may publish them: then its region keeps them on a *statistics
-//! page* ([`page`]), which other processes find and read ([`processes`]).
+//! Every engine fills in the same [`Statistics`]. A program may publish them. Its region then keeps them on a
+//! *statistics page* ([`page`]), which other processes find and read ([`processes`]).
 
 pub mod page;
 mod pauses;
@@ -10,7 +10,7 @@ pub mod processes;
 pub(crate) use pauses::PauseCounters;
 pub use pauses::{PAUSE_BOUNDS, Pauses};
 
-/// Statistics of an engine. Counts since the memory was made.
+/// Statistics of an engine. Counts start when the memory is created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
@@ -18,51 +18,52 @@ pub struct Statistics {
     pub snapshots: u64,
     /// Snapshots that could not be taken.
     pub failed: u64,
-    /// Snapshots that have not ended. With `remap`, a child that has ended counts as long as another child lives.
+    /// Active snapshots. With `remap`, a child that has ended still counts as long as another child is alive.
     pub active: u64,
     /// Write faults that the engine handled.
     pub faults: u64,
-    /// Snapshots that were given up because a page could not be kept for them.
+    /// Snapshots that were abandoned because a page could not be kept for them.
     pub incomplete: u64,
-    /// Pages whose old content was kept for a snapshot; of `remap`: of which writers got copies.
+    /// Pages whose old content was kept for a snapshot. With `remap`: pages of which writers got copies.
     pub pages_copied: u64,
     /// Pages that were write-protected during snapshots' pauses.
     pub pages_armed_at_snapshots: u64,
     /// With `ring0`: pages that were write-protected ahead of time.
     pub pages_armed_ahead: u64,
-    /// With `uffd`: pages that are not write-protected now, which the next snapshot has to protect.
+    /// With `uffd`: pages that are not write-protected now. The next snapshot must protect them.
     pub pages_unarmed: u64,
     /// Pages that are mapped privately now, copied or not.
     pub pages_private: u64,
     /// Pages that are in use now.
     pub pages_claimed: u64,
-    /// Snapshots for which everything had been made ready before.
+    /// Snapshots for which everything had been prepared before.
     pub instantaneous: u64,
-    /// With `remap`: snapshots that began while another was active, or before all was merged. For these, `fork` copied
-    /// page tables of the memory, as it does without an engine.
+    /// With `remap`: snapshots that began while another was active, or before everything was merged. For these,
+    /// `fork` copied page tables of the memory, as it does without an engine.
     pub copied_as_usual: u64,
-    /// With `remap`: times at which all was merged after snapshots had ended.
+    /// With `remap`: completed merges. A merge begins when snapshots have ended, and is complete when the whole
+    /// memory is shared.
     pub merges: u64,
-    /// How long the latest of them took, in nanoseconds.
+    /// Duration of the latest completed merge, in nanoseconds.
     pub latest_merge_ns: u64,
-    /// How long all of them took, in nanoseconds.
+    /// Total duration of all completed merges, in nanoseconds.
     pub merges_ns: u64,
-    /// Bytes that snapshots take beside the memory itself, with what is made ahead for them.
+    /// Bytes that snapshots use in addition to the memory itself, including everything prepared for them.
     pub extra_bytes: u64,
-    /// The longest and the latest time for which a snapshot held up writers, in nanoseconds: of one in a child with its
-    /// `fork`. Of `ring0` it is that of forked servers without `fork`.
+    /// The longest time for which a snapshot made writers wait, in nanoseconds. For a snapshot in a child, it
+    /// includes the `fork`; for forked servers with `ring0` it does not.
     pub longest_pause_ns: u64,
-    /// See `longest_pause_ns`.
+    /// The latest of these times, in nanoseconds. See `longest_pause_ns`.
     pub latest_pause_ns: u64,
     /// All of these times.
     pub pauses: Pauses,
 }
 
-/// How many numbers [`Statistics::figures`] gives.
+/// Number of values that [`Statistics::figures`] returns.
 const FIGURES: usize = 20 + PAUSE_BOUNDS.len() + 1;
 
 impl Statistics {
-    /// All numbers, in the order in which the page has them. Another order is another version of the page's layout
+    /// All numbers, in the order of the page. Another order requires another version of the page's layout
     /// ([`page::VERSION`]).
     fn figures(&mut self) -> impl Iterator<Item = &mut u64> {
         let pauses = &mut self.pauses;
@@ -92,7 +93,8 @@ impl Statistics {
     }
 }
 
-/// Tests that make pages, or look for pages in children that they fork, hold this: a child inherits all pages that there are.
+/// Held by tests that create pages, or that look for pages in children they fork, because a child inherits all
+/// existing pages.
 #[cfg(test)]
 fn one_test_at_a_time() -> std::sync::MutexGuard<'static, ()> {
     static TESTS: std::sync::Mutex<()> = std::sync::Mutex::new(());

@@ -1,8 +1,8 @@
 //! The statistics page: a page of shared memory on which a process keeps its statistics for others to read.
 //!
-//! The page is a file in memory without a name. Its descriptor stays open, so that `/proc/PID/fd` leads to it; a program
-//! that the process executes does not inherit it, and a forked child does. The size of the file is sealed. Words of the
-//! page are 64 bits long, in the byte order of the machine:
+//! The page is a memory file without a name. Its descriptor stays open, so that `/proc/PID/fd` leads to it.
+//! Programs that the process executes do not inherit it; forked children do. The size of the file is sealed. Words
+//! of the page have 64 bits, in the byte order of the machine:
 //!
 //! | words | |
 //! |---|---|
@@ -14,9 +14,9 @@
 //! | 5 to 46 | the numbers, in the order of `Statistics::figures` |
 //! | 47 to 511 | text in UTF-8: why the engine is this one |
 //!
-//! Only the owner writes to the page, one thread at a time. A number is one word, so a reader never sees a part of it. A
-//! reader may see one number of before and another of after a change. A reader must not rely on anything that the page
-//! says, because any process can make such a page.
+//! Only the owner writes to the page, one thread at a time. A number is one word, so a reader never sees a part of
+//! it. A reader may see one number from before a change and another from after it. A reader must not rely on the
+//! contents of the page, because any process can create such a page.
 
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
@@ -32,13 +32,13 @@ use crate::region::backing::memory_file;
 use crate::region::exclude_from_dumps;
 use crate::{Kind, PAGE};
 
-/// The name of the file in memory.
+/// The name of the memory file.
 pub const NAME: &std::ffi::CStr = c"bedplate-snapshot-statistics";
 /// The page's first word: "BPSNSTAT".
 pub const MAGIC: u64 = u64::from_be_bytes(*b"BPSNSTAT");
 /// The version of the layout.
 pub const VERSION: u64 = 2;
-/// How many words a page has.
+/// Number of words of a page.
 pub const WORDS: usize = PAGE / size_of::<u64>();
 
 const VERSION_AT: usize = 1;
@@ -48,34 +48,34 @@ const TEXT_LEN_AT: usize = 4;
 const FIGURES_AT: usize = 5;
 const TEXT_AT: usize = FIGURES_AT + FIGURES;
 
-/// Most bytes of text that a page has. Longer text is cut off.
+/// Limit of the text in bytes. Longer text is truncated.
 pub const LONGEST_TEXT: usize = (WORDS - TEXT_AT) * size_of::<u64>();
 
 const ENGINES: [Option<Kind>; 5] =
     [None, Some(Kind::Remap), Some(Kind::Uffd), Some(Kind::Ring0), Some(Kind::Fork)];
 
-/// The seals that a page has: its size never changes, so that reading it cannot fail half-way.
+/// The seals of a page. Its size never changes, so reading it cannot fail halfway.
 pub(super) const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// The page of this process.
+/// The statistics page of this process.
 pub struct Page {
     words: NonNull<[AtomicU64; WORDS]>,
-    /// Open for other processes to find.
+    /// Kept open, so that other processes can find it.
     _file: OwnedFd,
 }
 
-// SAFETY: owns its words like a box.
+// SAFETY: it owns its words like a box.
 unsafe impl Send for Page {}
 // SAFETY: the words are atomic.
 unsafe impl Sync for Page {}
 
 impl Page {
-    /// A page that says which engine this process has, or that it has none, and why. All numbers are 0.
+    /// Creates a page with the engine of this process, or `None`, and the reason for it. All numbers are 0.
     ///
     /// # Errors
-    /// There is no memory, or no descriptor; or no file may be as large (`ulimit -f`).
+    /// There is no memory or no descriptor, or the limit on the size of files (`ulimit -f`) is too low.
     pub fn new(engine: Option<Kind>, why: &str) -> Result<Self, Errno> {
-        // A process that makes a larger file gets a signal that ends it.
+        // Exceeding the limit would cause a signal that ends the process.
         if getrlimit(Resource::Fsize).current.is_some_and(|most| most < PAGE as u64) {
             return Err(Errno::FBIG);
         }
@@ -93,7 +93,7 @@ impl Page {
     }
 
     fn words(&self) -> &[AtomicU64; WORDS] {
-        // SAFETY: mapped as long as this lives, and zeros are values of the words.
+        // SAFETY: mapped as long as this value exists; zeros are valid words.
         unsafe { self.words.as_ref() }
     }
 
@@ -113,7 +113,7 @@ impl Page {
         words[0].store(MAGIC, Ordering::Release);
     }
 
-    /// Writes the numbers. Nothing here allocates or makes a system call. One thread at a time may call it.
+    /// Writes the numbers. It neither allocates nor makes a system call. Only one thread may call it at a time.
     pub fn publish(&self, statistics: &Statistics) {
         let mut statistics = *statistics;
         for (word, figure) in self.words()[FIGURES_AT..].iter().zip(statistics.figures()) {
@@ -134,9 +134,9 @@ impl Drop for Page {
 pub struct Reading {
     /// The owner's process ID, in its own PID namespace.
     pub pid: u64,
-    /// Its engine, if it has one.
+    /// The engine of the process, or `None`.
     pub engine: Option<Kind>,
-    /// Why it has this one, or none. It has no control characters.
+    /// The reason for the engine, or for having none. It contains no control characters.
     pub why: String,
     /// The numbers.
     pub statistics: Statistics,
@@ -149,31 +149,31 @@ pub enum Damage {
     /// The file is not one page long, or its size may change.
     #[error("it is not one page of a fixed size")]
     Size,
-    /// It does not begin as a page does.
+    /// The first word is not the page's mark.
     #[error("it does not begin with the page's mark")]
     Magic,
-    /// It has another layout.
+    /// The layout has another version.
     #[error("its layout is version {found}, and this version of bedplate reads version {VERSION}")]
     Version {
-        /// Which one.
+        /// The version found.
         found: u64,
     },
-    /// There is no such engine.
+    /// The engine number is invalid.
     #[error("it names engine number {found}, which does not exist")]
     Engine {
-        /// The number that it has.
+        /// The number found.
         found: u64,
     },
-    /// The text is longer than the page has room for.
+    /// The text is longer than the room for it.
     #[error("it has {found} bytes of text, and there is room for {LONGEST_TEXT}")]
     Text {
-        /// How long it says that the text is.
+        /// The length of the text in bytes, according to the page.
         found: u64,
     },
 }
 
 impl Reading {
-    /// Reads the words of a page, whatever they are.
+    /// Decodes the words of a page. Any words are accepted as input.
     ///
     /// # Errors
     /// The words are not those of a page.
@@ -199,7 +199,7 @@ impl Reading {
     }
 }
 
-/// Text of another process's for a terminal: what would control it becomes a question mark.
+/// Makes another process's text safe for a terminal: every control character becomes a question mark.
 pub(super) fn printable(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
@@ -216,7 +216,7 @@ mod tests {
         std::array::from_fn(|index| page.words()[index].load(Ordering::Relaxed))
     }
 
-    /// Statistics in which every number is another one.
+    /// Statistics whose numbers are all different.
     fn distinct() -> Statistics {
         let mut statistics = Statistics::default();
         (1..).zip(statistics.figures()).for_each(|(number, figure)| *figure = number * number);
@@ -257,7 +257,7 @@ mod tests {
             let page = Page::new(None, &"x".repeat(len)).unwrap();
             assert_eq!(Reading::of(&words_of(&page)).unwrap().why.len(), LONGEST_TEXT);
         }
-        // Not within a character.
+        // The text must not be cut within a character.
         let page = Page::new(None, &"é".repeat(LONGEST_TEXT)).unwrap();
         assert_eq!(Reading::of(&words_of(&page)).unwrap().why, "é".repeat(LONGEST_TEXT / 2));
     }
@@ -295,7 +295,7 @@ mod tests {
         #[test]
         fn any_words_are_read_or_refused(
             mut words in prop::collection::vec(any::<u64>(), WORDS..=WORDS),
-            // How many of the first words are those of a page.
+            // Number of first words that are those of a valid page.
             good in 0..=TEXT_LEN_AT + 1,
         ) {
             let header = [MAGIC, VERSION, 1, words[ENGINE_AT] % 5, words[TEXT_LEN_AT] % (LONGEST_TEXT as u64 + 1)];

@@ -1,10 +1,10 @@
-//! How long snapshots held up writers: a histogram with fixed bounds, each twice the one before.
+//! A histogram of the time for which snapshots made writers wait. Each bound is twice the previous one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Statistics;
 
-/// The logarithm of the first bound.
+/// The binary logarithm of the first bound.
 const FIRST: u32 = 13;
 
 /// The bounds of the histogram in nanoseconds, from 8 microseconds to 8.6 seconds. A pause is counted at the first bound
@@ -19,24 +19,24 @@ pub const PAUSE_BOUNDS: [u64; 21] = {
     bounds
 };
 
-/// Pauses by their length.
+/// A histogram of pauses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pauses {
-    /// All of them together, in nanoseconds.
+    /// The sum of all pauses, in nanoseconds.
     pub total_ns: u64,
-    /// How many exceed the bound before and not this one, in the order of [`PAUSE_BOUNDS`]; the last number counts those
-    /// that exceed all bounds.
+    /// Number of pauses for each bound of [`PAUSE_BOUNDS`]: those that exceed the previous bound but not this one.
+    /// The last number counts the pauses that exceed all bounds.
     pub counts: [u64; PAUSE_BOUNDS.len() + 1],
 }
 
 impl Pauses {
-    /// How many there were.
+    /// Number of all pauses.
     pub fn count(&self) -> u64 {
         self.counts.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
 }
 
-/// The engine's own numbers.
+/// The counters of an engine.
 #[derive(Default)]
 pub(crate) struct PauseCounters {
     latest_ns: AtomicU64,
@@ -46,7 +46,7 @@ pub(crate) struct PauseCounters {
 }
 
 impl PauseCounters {
-    /// A snapshot held up writers for so long.
+    /// Records a pause of this many nanoseconds.
     pub fn record(&self, ns: u64) {
         self.latest_ns.store(ns, Ordering::Relaxed);
         self.longest_ns.fetch_max(ns, Ordering::Relaxed);
@@ -54,7 +54,7 @@ impl PauseCounters {
         self.counts[index(ns)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Fills in what statistics say of pauses.
+    /// Writes the counters to `statistics`.
     pub fn fill(&self, statistics: &mut Statistics) {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         statistics.latest_pause_ns = get(&self.latest_ns);
@@ -64,7 +64,7 @@ impl PauseCounters {
     }
 }
 
-/// Where a pause is counted.
+/// The index at which a pause is counted.
 fn index(ns: u64) -> usize {
     let log = u64::BITS - ns.saturating_sub(1).leading_zeros();
     (log.saturating_sub(FIRST) as usize).min(PAUSE_BOUNDS.len())

@@ -1,7 +1,7 @@
-//! Other processes' statistics pages.
+//! Reading the statistics pages of other processes.
 //!
-//! A reader finds a page by the name of a descriptor in `/proc/PID/fd`. The kernel shows these names to the process's own
-//! user, and to processes with CAP_SYS_PTRACE. Reading attaches to nothing and stops nothing.
+//! A reader finds a page by the name of a descriptor in `/proc/PID/fd`. The kernel shows these names to processes
+//! of the same user, and to processes with CAP_SYS_PTRACE. Reading neither attaches to the process nor stops it.
 
 use std::fs;
 use std::io;
@@ -20,15 +20,16 @@ use crate::region::backing::memory_file;
 /// A process whose statistics can be read.
 #[derive(Clone, Debug)]
 pub struct Process {
-    /// Its process ID.
+    /// The process ID.
     pub pid: u32,
     /// The name of its program, without control characters.
     pub name: String,
-    /// Resident memory that belongs to it alone: copies of pages, and everything outside of the region.
+    /// Resident memory that belongs to the process alone, in bytes: copies of pages, and all memory outside of the
+    /// region.
     pub anonymous_bytes: u64,
-    /// Resident shared memory, which is the region and other files in memory.
+    /// Resident shared memory in bytes: the region and other memory files.
     pub shared_bytes: u64,
-    /// The content of its page.
+    /// The content of the process's page.
     pub page: Reading,
 }
 
@@ -42,7 +43,7 @@ pub enum Unreadable {
         /// Its process ID.
         pid: u32,
     },
-    /// Another user's process.
+    /// The process belongs to another user.
     #[error("process {pid} belongs to user {user}")]
     OtherUser {
         /// Its process ID.
@@ -50,38 +51,38 @@ pub enum Unreadable {
         /// Its user.
         user: u32,
     },
-    /// The process keeps its own user from looking at it.
+    /// The process does not allow its own user to inspect it.
     #[error("process {pid} does not let processes of its own user look at it (it is not dumpable)")]
     NotDumpable {
         /// Its process ID.
         pid: u32,
     },
-    /// The library is not in the process.
+    /// The process does not use the library.
     #[error("process {pid} does not run under bedplate snapshot run")]
     WithoutLibrary {
         /// Its process ID.
         pid: u32,
     },
-    /// The process has the page, but not its descriptor.
+    /// The process has mapped a page, but has closed its descriptor.
     #[error("process {pid} has closed the descriptor of its statistics")]
     Closed {
         /// Its process ID.
         pid: u32,
     },
-    /// The process is a child that another one forked to save its memory.
+    /// The process is a child that another process forked for a snapshot.
     #[error("process {pid} is a snapshot of {owner}")]
     SnapshotOf {
         /// Its process ID.
         pid: u32,
-        /// The process whose memory it sees, in that process's PID namespace.
+        /// The owner of the memory, as a process ID in the owner's PID namespace.
         owner: u64,
     },
-    /// The page cannot be understood.
+    /// The page is invalid.
     #[error("the statistics of process {pid} cannot be read: {damage}")]
     Damaged {
         /// Its process ID.
         pid: u32,
-        /// Why.
+        /// The reason.
         damage: Damage,
     },
     /// A system call failed.
@@ -91,13 +92,13 @@ pub enum Unreadable {
         pid: u32,
         /// The operation that failed.
         what: &'static str,
-        /// Why it did not work.
+        /// The reason of the failure.
         source: io::Error,
     },
 }
 
 impl Unreadable {
-    /// Whether another user could read them.
+    /// Whether another user could read the statistics.
     pub fn is_a_matter_of_permission(&self) -> bool {
         matches!(self, Self::OtherUser { .. } | Self::NotDumpable { .. })
     }
@@ -119,7 +120,7 @@ impl Unreadable {
     }
 }
 
-/// Reads the statistics of a process. A thread's ID stands for its process.
+/// Reads the statistics of a process. A thread ID selects the thread's process.
 ///
 /// # Errors
 /// See [`Unreadable`].
@@ -132,13 +133,13 @@ pub fn read(pid: u32) -> Result<Process, Unreadable> {
     let entries = fs::read_dir(&folder).map_err(|error| status.refused(error, "reading its descriptors"))?;
     for number in entries.filter_map(|entry| Some(entry.ok()?.file_name())) {
         let path = folder.join(number);
-        // The process has just closed a descriptor that cannot be read.
+        // A failure means that the process has just closed the descriptor.
         if !fs::read_link(&path).is_ok_and(|target| target.as_os_str() == link().as_str()) {
             continue;
         }
         match words_of(&path) {
             Ok(Some(words)) => found.add(Reading::of(&words), &status),
-            // One with a lease cannot be opened now.
+            // A file with a lease cannot be opened now.
             Ok(None) | Err(Errno::AGAIN) => found.add(Err(Damage::Size), &status),
             Err(Errno::NOENT) => {}
             Err(error) => return Err(status.refused(error.into(), "opening its statistics")),
@@ -154,15 +155,15 @@ pub fn read(pid: u32) -> Result<Process, Unreadable> {
         }),
         Found { damage: Some(damage), .. } => Err(Unreadable::Damaged { pid, damage }),
         Found { owner: Some(owner), .. } => Err(Unreadable::SnapshotOf { pid, owner }),
-        // It may have ended meanwhile.
+        // The process may have ended meanwhile.
         _ if Status::of(pid).is_none_or(|now| now.has_ended) => Err(Unreadable::NoProcess { pid }),
         _ if maps_a_page(pid) => Err(Unreadable::Closed { pid }),
         _ => Err(Unreadable::WithoutLibrary { pid }),
     }
 }
 
-/// The processes that have statistics and may be looked at, in the order of their IDs, and how many processes may not be
-/// looked at.
+/// The processes whose statistics can be read, in the order of their IDs, and the number of processes that may not
+/// be inspected.
 ///
 /// # Errors
 /// `/proc` cannot be read.
@@ -179,7 +180,7 @@ pub fn all() -> io::Result<(Vec<Process>, usize)> {
     Ok((processes, hidden))
 }
 
-/// The pages that a process has descriptors of.
+/// The pages of which a process has descriptors.
 #[derive(Default)]
 struct Found {
     own: Option<Reading>,
@@ -192,12 +193,14 @@ impl Found {
     fn add(&mut self, page: Result<Reading, Damage>, status: &Status) {
         match page {
             Ok(page) if page.pid == status.pid_in_namespace => {
-                // A process whose engine could not be started has two, and the one without an engine is right.
+                // A process whose engine could not be started has two pages, and the one without an engine is
+                // right.
                 if self.own.is_none() || page.engine.is_none() {
                     self.own = Some(page);
                 }
             }
-            // A daemon's child has inherited two: the one of the daemon, and the one that the daemon inherited.
+            // A daemon's child has inherited two pages: the daemon's own, and the one that the daemon inherited.
+            // The daemon's own counts.
             Ok(page) if self.owner.is_none() || page.pid == status.parent => self.owner = Some(page.pid),
             Ok(_) => {}
             Err(damage) => self.damage = Some(damage),
@@ -205,27 +208,27 @@ impl Found {
     }
 }
 
-/// The target of a link in `/proc/PID/fd` to a page.
+/// The target of links to pages in `/proc/PID/fd`.
 fn link() -> String {
     format!("/memfd:{} (deleted)", NAME.to_string_lossy())
 }
 
-/// Whether a page is among a process's mappings.
+/// Whether a process has mapped a page.
 fn maps_a_page(pid: u32) -> bool {
     fs::read(format!("/proc/{pid}/maps"))
         .is_ok_and(|maps| String::from_utf8_lossy(&maps).lines().any(|line| line.ends_with(&link())))
 }
 
-/// The words of the page that a descriptor of a process leads to, or `None` if they cannot be those of a page.
+/// The words of the page behind a descriptor of a process. Returns `None` if the file cannot be a page.
 fn words_of(path: &std::path::Path) -> Result<Option<[u64; WORDS]>, Errno> {
-    // Not opened yet: opening a file of another kind might wait for ever.
+    // The file is not opened yet, because opening a file of another kind might block forever.
     let place = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     if mount_of(&place)? != mount_of(&memory_file(c"bedplate-probe", MemfdFlags::empty())?)? {
         return Ok(None);
     }
     let file = open(
         format!("/proc/self/fd/{}", place.as_raw_fd()),
-        // The process may hold a lease, for which an open would wait.
+        // The process may hold a lease, and an open would then wait.
         OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK,
         Mode::empty(),
     )?;
@@ -235,16 +238,16 @@ fn words_of(path: &std::path::Path) -> Result<Option<[u64; WORDS]>, Errno> {
     }
     // SAFETY: a new mapping at an address of the kernel's choice.
     let at = unsafe { mmap(std::ptr::null_mut(), PAGE, ProtFlags::READ, MapFlags::SHARED, &file, 0) }?;
-    // SAFETY: the mapping made above. The file cannot become shorter, and its words are only read as atomic ones.
+    // SAFETY: the mapping made above. The file cannot become shorter, and its words are read only atomically.
     let shared = unsafe { &*at.cast::<[AtomicU64; WORDS]>() };
-    // Words that were written before the page's mark are visible after it.
+    // Words written before the page's mark are visible after reading the mark.
     let words = std::array::from_fn(|index| shared[index].load(Ordering::Acquire));
     // SAFETY: as above; nothing uses it any more.
     let _ = unsafe { munmap(at, PAGE) };
     Ok(Some(words))
 }
 
-/// The mount that a file is of. Files in memory that have no name are all of one, which nothing else is of.
+/// The mount to which a file belongs. All memory files without a name belong to one mount, and no other file does.
 fn mount_of(file: &OwnedFd) -> Result<u64, Errno> {
     let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))
         .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
@@ -257,10 +260,10 @@ fn mount_of(file: &OwnedFd) -> Result<u64, Errno> {
 struct Status {
     name: String,
     has_ended: bool,
-    /// The process that a thread is of.
+    /// The process that a thread belongs to.
     process: u32,
     parent: u64,
-    /// Its effective user.
+    /// The effective user of the process.
     user: u32,
     pid_in_namespace: u64,
     anonymous_bytes: u64,
@@ -281,12 +284,12 @@ impl Status {
         let word = |name: &str, index: usize| field(name)?.split_whitespace().nth(index).map(str::to_owned);
         let kib = |name: &str| word(name, 0).and_then(|number| number.parse::<u64>().ok()).unwrap_or(0);
         let process = word("Tgid", 0)?.parse().ok()?;
-        // The last one is in the innermost namespace.
+        // The last number belongs to the innermost namespace.
         let inner = field("NSpid").and_then(|all| all.split_whitespace().last()?.parse().ok());
         let parent = word("PPid", 0)?.parse().ok()?;
         let is_dead = matches!(word("State", 0)?.as_str(), "Z" | "X");
-        // The kernel takes a process's memory and its descriptors before it says that it has ended. Only the kernel's own
-        // processes, children of the second one, never have memory.
+        // The kernel takes a process's memory and descriptors before it reports the process as ended. Only kernel
+        // threads, which are children of process 2, never have memory.
         let is_ending = field("VmSize").is_none() && parent != 2 && process != 2;
         Some(Self {
             name: printable(field("Name")?.as_bytes()),
@@ -328,7 +331,7 @@ mod tests {
         format!("/proc/self/fd/{}", file.as_raw_fd()).into()
     }
 
-    /// Runs a test in a process of its own, because tests of one process would find each other's pages.
+    /// Runs a test in its own process, because tests in one process would find each other's pages.
     fn in_child(test: impl FnOnce() + std::panic::UnwindSafe) {
         // SAFETY: the child runs the test and ends without returning.
         let pid = unsafe { libc::fork() };
@@ -361,7 +364,7 @@ mod tests {
                 assert!(
                     matches!(snapshot, Unreadable::SnapshotOf { owner: of, .. } if of == u64::from(owner))
                 );
-                // A child that becomes the owner of a page, as a daemon does, and its own child.
+                // A child that creates its own page, as a daemon does, and a child of that child.
                 let _page = Page::new(Some(Kind::Remap), "").unwrap();
                 assert_eq!(read(me()).unwrap().page.engine, Some(Kind::Remap));
                 let daemon = me();
@@ -390,7 +393,7 @@ mod tests {
     fn a_page_whose_descriptor_was_closed_is_noticed() {
         let _alone = one_test_at_a_time();
         in_child(|| {
-            // Dropping it would close its descriptor once more.
+            // Dropping the page would close its descriptor a second time.
             std::mem::forget(Page::new(None, "").unwrap());
             for entry in fs::read_dir("/proc/self/fd").unwrap() {
                 let path = entry.unwrap().path();
@@ -408,13 +411,13 @@ mod tests {
     fn files_that_only_have_the_name_are_refused() {
         let _alone = one_test_at_a_time();
         in_child(|| {
-            // Its size may change.
+            // The size of this file may change.
             let file = memory_file(NAME, MemfdFlags::ALLOW_SEALING).unwrap();
             ftruncate(&file, PAGE as u64).unwrap();
             assert_eq!(words_of(&path_of(&file)), Ok(None));
             let damaged = read(me()).unwrap_err();
             assert!(matches!(damaged, Unreadable::Damaged { damage: Damage::Size, .. }), "{damaged}");
-            // Nothing was written to it.
+            // This file has the right seals, but no content.
             fcntl_add_seals(&file, SEALS).unwrap();
             assert_eq!(words_of(&path_of(&file)), Ok(Some([0; WORDS])));
             let damaged = read(me()).unwrap_err();
@@ -425,13 +428,13 @@ mod tests {
                 fcntl_add_seals(&other, SEALS | SealFlags::SEAL).unwrap();
                 assert_eq!(words_of(&path_of(&other)), Ok(None), "{bytes} bytes");
             }
-            // A page beside them is found all the same.
+            // A valid page next to these files is found.
             let _page = Page::new(None, "").unwrap();
             read(me()).unwrap();
         });
     }
 
-    /// A process may have a lease on its page, for which an open waits 45 seconds.
+    /// A process may have a lease on its page. An open would then wait for 45 seconds.
     #[test]
     fn a_page_with_a_lease_is_not_waited_for() {
         let _alone = one_test_at_a_time();
@@ -453,7 +456,7 @@ mod tests {
         });
     }
 
-    /// Opening the other end of a pipe would wait for ever.
+    /// Opening the other end of a named pipe would block forever.
     #[test]
     fn files_that_are_not_in_memory_are_not_opened() {
         let folder = tempfile::tempdir().unwrap();
@@ -468,10 +471,10 @@ mod tests {
 
     #[test]
     fn processes_that_are_not_there_are_errors() {
-        // More than the kernel ever has.
+        // This number is larger than any process ID.
         assert!(matches!(read(u32::MAX), Err(Unreadable::NoProcess { .. })));
         let mut ended = std::process::Command::new("true").spawn().unwrap();
-        // It ends, and stays a zombie until it is waited for.
+        // The process ends, and stays a zombie until it is waited for.
         while !Status::of(ended.id()).unwrap().has_ended {
             std::thread::yield_now();
         }
@@ -479,7 +482,7 @@ mod tests {
         ended.wait().unwrap();
     }
 
-    /// A process loses its memory and its descriptors before the kernel says that it has ended.
+    /// A process loses its memory and its descriptors before the kernel reports it as ended.
     #[test]
     fn a_process_that_is_ending_is_not_one_without_the_library() {
         let _alone = one_test_at_a_time();
@@ -491,7 +494,7 @@ mod tests {
                 if child == 0 {
                     drop(tell);
                     std::mem::forget(Page::new(None, "").unwrap());
-                    // Memory takes time to be freed.
+                    // Freeing much memory takes some time.
                     std::mem::forget(std::hint::black_box(vec![1u8; 4 << 20]));
                     let _ = rustix::io::read(&seen, &mut [0]);
                     // SAFETY: ends the child.

@@ -1,8 +1,8 @@
 //! Snapshots in forked children.
 //!
-//! The region is frozen before `fork` and thawed in the parent after it, so that a multi-threaded owner's memory in
-//! the region and outside of it are of the same moment. The child maps the region's file privately at the region's
-//! address. The parent need not wait for that; its first write to a page does.
+//! The region is frozen before `fork`, and thawed in the parent after it. For a multi-threaded owner, the memory in
+//! the region and outside of it are therefore of the same moment. The child maps the region's file privately at the
+//! region's address. The parent waits for that only when it first writes to a page.
 
 use std::os::fd::OwnedFd;
 use std::sync::RwLockWriteGuard;
@@ -19,7 +19,7 @@ use crate::engine::number;
 use crate::region::{exclude_from_dumps, now};
 use crate::{Error, PAGE};
 
-/// A region all of whose pages are armed and whose faults wait. Whoever holds this must not write to it.
+/// A region all of whose pages are armed and whose faults wait. The holder must not write to it.
 pub struct Frozen<'a> {
     region: &'a Region,
     snapshots: RwLockWriteGuard<'a, Snapshots>,
@@ -31,12 +31,12 @@ pub struct Frozen<'a> {
 }
 
 impl Region {
-    /// Maps the region where the parent has it.
+    /// Maps the region at the parent's address.
     ///
     /// # Safety
-    /// This is a child of the owner's with one thread, which has not mapped it yet.
+    /// The caller must be a child of the owner with one thread, and must not have mapped the region yet.
     pub(super) unsafe fn map_privately(&self) -> Result<(), Error> {
-        // SAFETY: nothing is mapped there: children do not inherit the region.
+        // SAFETY: nothing is mapped there, because children do not inherit the region.
         unsafe {
             mmap(
                 std::ptr::without_provenance_mut(self.base),
@@ -53,14 +53,14 @@ impl Region {
         Ok(())
     }
 
-    /// Makes the pages that are in use this process's own.
+    /// Makes the pages in use this process's own.
     pub(super) fn make_own(&self) {
         let mut at = 0;
         while let Some(run) = self.claimed.run(at..self.pages, true) {
             at = run.end;
             let start = std::ptr::without_provenance_mut(self.address(run.start));
-            // SAFETY: faults pages in as if written, which changes no content. Without memory the process is in
-            // the hands of the kernel's out-of-memory killer, as it would be writing to them.
+            // SAFETY: faults pages in as if they were written, which changes no content. Without memory, the
+            // kernel's out-of-memory killer acts as it would for writes.
             while unsafe { madvise(start, run.len() * PAGE, Advice::LinuxPopulateWrite) } == Err(Errno::INTR)
             {
             }
@@ -79,9 +79,9 @@ impl<'a> Frozen<'a> {
 }
 
 impl Frozen<'_> {
-    /// Without a child nobody has the other end of the channel, so that the snapshot ends.
+    /// Ends the freeze. Without a child, no process has the other end of the channel, and the snapshot ends.
     pub(crate) fn thaw(mut self) -> u64 {
-        // Only the child has the other end now, which is closed when the child ends.
+        // Only the child has the other end now. It is closed when the child ends.
         drop(self.childs_end);
         let target = Target::Child(ChildTarget::new(self.owners_end));
         self.snapshots.slots[self.slot] = Some(Slot { epoch: self.epoch, target });
@@ -93,16 +93,16 @@ impl Frozen<'_> {
     }
 
     /// # Safety
-    /// As [`engine::Frozen::map_in_child`](crate::engine::Frozen::map_in_child).
+    /// As for [`engine::Frozen::map_in_child`](crate::engine::Frozen::map_in_child).
     pub(crate) unsafe fn map_in_child(self) -> Result<(), Error> {
         let Self { region, snapshots, owners_end, childs_end, .. } = self;
-        // The lock's state is a copy of the parent's: nobody uses it here.
+        // The lock is a copy of the parent's lock, and is not used here.
         std::mem::forget(snapshots);
         drop(owners_end);
-        // SAFETY: the child's only thread.
+        // SAFETY: this is the child's only thread.
         unsafe { region.map_privately() }?;
         page_map::introduce(&childs_end);
-        // Held until this process ends.
+        // The descriptor stays open until this process ends.
         std::mem::forget(childs_end);
         Ok(())
     }

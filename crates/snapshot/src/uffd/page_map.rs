@@ -1,7 +1,7 @@
-//! How a child hands its page map to the owner's process.
+//! Passing a child's page map to the owner's process.
 //!
-//! The child opens the page map itself and sends the descriptor. The owner's process could open `/proc/PID/pagemap` only later. By
-//! then the child may have become another program by `execve`, whose memory is no snapshot.
+//! The child opens the page map itself and sends the descriptor. The owner's process could open `/proc/PID/pagemap`
+//! only later. By then the child may have executed another program with `execve`, whose memory is no snapshot.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -17,20 +17,20 @@ use rustix::process::Pid;
 
 const SPACE: usize = rustix::cmsg_space!(ScmRights(1));
 
-/// What the owner's process knows of a child.
+/// The data that the owner's process gets from a child.
 pub struct Introduced {
     pub pid: Pid,
     /// The child's page map, if the child could open it.
     pub page_map: Option<OwnedFd>,
 }
 
-/// The owner's end and the child's.
+/// Creates a channel. Returns the owner's end and the child's end.
 pub fn channel() -> Result<(OwnedFd, OwnedFd), Errno> {
     socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
 }
 
-/// In the child: says that it is ready. When the owner's process is gone there is nobody to tell, and nobody who would change
-/// anything.
+/// Reports from the child that it is ready. If the owner's process has ended, the message is lost; then no process
+/// can change the memory either.
 pub fn introduce(channel: &OwnedFd) {
     let pid = rustix::process::getpid().as_raw_nonzero().get().to_ne_bytes();
     let page_map =
@@ -44,7 +44,7 @@ pub fn introduce(channel: &OwnedFd) {
     while sendmsg(channel, &[IoSlice::new(&pid)], &mut ancillary, SendFlags::NOSIGNAL) == Err(Errno::INTR) {}
 }
 
-/// Waits for a child to say that it is ready. `None`: it ended before that, or was never made.
+/// Waits until a child reports that it is ready. Returns `None` if it ended before that, or was never created.
 pub fn wait(channel: &OwnedFd) -> Option<Introduced> {
     let mut pid = [0; 4];
     let mut space = [MaybeUninit::uninit(); SPACE];

@@ -1,4 +1,4 @@
-//! The owner's memory and the states of its pages.
+//! The owner's memory, and the states of its pages.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -33,7 +33,7 @@ pub(super) struct Counters {
     pub faults: AtomicU64,
     pub copied: AtomicU64,
     pub armed_at_snapshots: AtomicU64,
-    /// Pages.
+    /// Number of pages.
     pub claimed: AtomicU64,
     pub pauses: PauseCounters,
 }
@@ -44,9 +44,9 @@ pub struct Region {
     pub(super) pages: usize,
     pub(super) memory: OwnedFd,
     pub(super) descriptor: Descriptor,
-    /// Armed pages that may lie between others when these are armed in one step.
+    /// The limit of armed pages between unarmed ones that are armed in one step.
     pub(super) gap: usize,
-    /// Where what the kernel says of protecting huge pages is not to be relied on.
+    /// For verifying the protection of pages, if the kernel's result is not reliable for huge pages.
     entries: Option<Entries>,
     pub(super) gate: RwLock<Snapshots>,
     latches: [Mutex<()>; LATCHES],
@@ -54,30 +54,31 @@ pub struct Region {
     pub(super) claimed: Pages,
     pub(super) unarmed: Pages,
     pub(super) unarmed_count: AtomicUsize,
-    /// The newest epoch for which a page was copied.
+    /// For each page, the newest epoch for which the page was copied.
     pub(super) epochs: MmapArray<AtomicU32>,
-    /// If it keeps track of changes.
+    /// The tracking of changes, if it is enabled.
     pub(super) changes: Option<Changes>,
     /// No page from this one on was ever claimed.
     pub(super) used: AtomicUsize,
-    /// Pages of nothing: see `target`.
+    /// Pages without content; see `target`.
     pub(super) nothing: usize,
-    /// Wakes the thread that looks whether children have ended.
+    /// Wakes the thread that checks whether children have ended.
     pub(super) wake_up: EventFd,
-    /// Wakes the handler when it is to end.
+    /// Wakes the handler when it must end.
     pub(super) end_handler: EventFd,
     pub(super) counters: Counters,
-    /// Where other processes can read the statistics. Only the thread that ends children's snapshots writes to it.
+    /// The page on which other processes can read the statistics. Only the thread that ends children's snapshots
+    /// writes to it.
     pub(super) published: OnceLock<Page>,
-    /// For the search of free pages.
+    /// Guards the search for free pages.
     pub(super) space: Mutex<()>,
-    /// It has threads.
+    /// Whether the region's threads run.
     pub(super) served: AtomicBool,
-    /// Its threads end.
+    /// Whether the region's threads must end.
     pub(super) over: AtomicBool,
 }
 
-/// Bytes of the mapping of nothing.
+/// Size in bytes of the mapping without content.
 const NOTHING: usize = super::target::MOST * PAGE;
 
 impl Region {
@@ -130,7 +131,7 @@ impl Region {
     fn set_up(&self, huge_pages: bool) -> Result<(), Error> {
         let (at, bytes) = (std::ptr::without_provenance_mut(self.base), self.pages * PAGE);
         if huge_pages {
-            // SAFETY: the region's mapping; a kernel that has no huge pages for it says no.
+            // SAFETY: the region's mapping; a kernel without huge pages for it refuses.
             let _ = unsafe { madvise(at, bytes, Advice::LinuxHugepage) };
         }
         // SAFETY: the region's mapping. Children must not share it: they map the file privately, or not at all.
@@ -154,35 +155,35 @@ impl Region {
         protect::protect(&self.descriptor, self.entries.as_ref(), self.base, pages)
     }
 
-    /// The latch of the chunk that a page is in.
+    /// The latch of the chunk that contains a page.
     pub(super) fn latch(&self, page: usize) -> MutexGuard<'_, ()> {
         let latch = &self.latches[page / CHUNK % LATCHES];
         latch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Pages up to which some were claimed.
+    /// The number of the first page that was never claimed.
     pub(super) fn used(&self) -> usize {
         self.used.load(Ordering::Acquire)
     }
 
-    /// The gate, for a snapshot that begins.
+    /// Closes the gate, for a snapshot that begins or ends.
     pub(super) fn close(&self) -> RwLockWriteGuard<'_, Snapshots> {
         self.gate.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Pages' memory goes back to the kernel, in this process and in snapshots that share it.
+    /// Returns the memory of pages to the kernel, in this process and in snapshots that share them.
     pub(super) fn empty(&self, pages: Range<usize>) {
         backing::punch(&self.memory, pages);
     }
 
-    /// Brings the page up to date.
+    /// Updates the published page.
     pub(super) fn publish(&self) {
         if let Some(page) = self.published.get() {
             page.publish(&Engine::statistics(self));
         }
     }
 
-    /// As if so many snapshots had been taken.
+    /// Sets the epoch, as if this many snapshots had been taken.
     #[cfg(test)]
     pub(crate) fn set_epoch(&self, epoch: u32) {
         self.close().epoch = epoch;
@@ -190,7 +191,7 @@ impl Region {
 }
 
 impl Region {
-    /// Maps it, with addresses for the reserve.
+    /// Creates the region, with addresses for the reserve.
     pub(crate) fn new(options: Options) -> Result<MmapBox<Self>, Error> {
         let bytes = options.reserve;
         let descriptor =
@@ -198,7 +199,7 @@ impl Region {
         let (memory, large_folios) =
             backing::file(bytes, options.huge_pages).map_err(|error| backing::no_file(error, Kind::Uffd))?;
         let base = backing::map(&memory, bytes, NONE).map_err(Error::system("mapping the region"))?;
-        // From here on the mapping is the region's, which unmaps it.
+        // From here on the region owns the mapping, and unmaps it.
         let region = Self::around(base, options, (memory, large_folios), descriptor);
         let region = region.inspect_err(|_| {
             // SAFETY: the mapping made above.
@@ -213,7 +214,7 @@ impl Engine for Region {
     region_as_engine!(Kind::Uffd);
 
     fn snapshot(&self) -> Result<SnapshotId, Error> {
-        // Private from the start: what it shares with the owner is what it has not got itself.
+        // The mapping is private from the start. It shares all pages with the owner of which it has no copy.
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let at = unsafe {
@@ -221,14 +222,14 @@ impl Engine for Region {
             mmap(std::ptr::null_mut(), self.pages * PAGE, protection, flags, &self.memory, 0)
         }
         .map_err(Error::system("mapping the snapshot"))?;
-        // SAFETY: the mapping made above, of which children have no use.
+        // SAFETY: the mapping made above, which children do not need.
         let _ = unsafe { madvise(at, self.pages * PAGE, Advice::LinuxDontFork) };
         let base = at as usize;
         let begin = now();
         let added = {
             let mut snapshots = self.close();
             let added = self.add(&mut snapshots, Target::View(ViewTarget::new(base)));
-            // Nothing is claimed while the gate is closed.
+            // No page is claimed while the gate is closed.
             added.map(|(slot, epoch)| (slot, epoch, snapshots.era, self.used()))
         };
         match added {
@@ -238,7 +239,7 @@ impl Engine for Region {
                 Ok(SnapshotId { slot, epoch, era, base, pages, pause_ns })
             }
             Err(error) => {
-                // SAFETY: the mapping made above, which nobody knows.
+                // SAFETY: the mapping made above, which no other code knows.
                 let _ = unsafe { munmap(at, self.pages * PAGE) };
                 Err(error)
             }
@@ -247,7 +248,7 @@ impl Engine for Region {
 
     unsafe fn end(&self, id: SnapshotId) {
         self.close().slots[id.slot] = None;
-        // SAFETY: the snapshot's mapping, which nobody uses any more: the target was the last to know it.
+        // SAFETY: the snapshot's mapping, which is not used any more. The target was the last to know it.
         let _ = unsafe { munmap(std::ptr::without_provenance_mut(id.base), self.pages * PAGE) };
     }
 
@@ -304,7 +305,7 @@ impl Arena for Region {
     }
 
     unsafe fn copy_in_child(&self) -> Result<(), Error> {
-        // SAFETY: as the caller says.
+        // SAFETY: by the caller's promise.
         unsafe { self.map_privately() }?;
         self.make_own();
         Ok(())
@@ -317,7 +318,7 @@ impl Arena for Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the region's own mappings; nobody uses them any more.
+        // SAFETY: the region's own mappings, which no code uses any more.
         unsafe {
             let _ = munmap(std::ptr::without_provenance_mut(self.base), self.pages * PAGE);
             let _ = munmap(std::ptr::without_provenance_mut(self.nothing), NOTHING);

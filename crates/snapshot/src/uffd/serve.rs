@@ -1,4 +1,4 @@
-//! The way of a write fault: the page is copied for the snapshots that share it, then the write goes on.
+//! Serving a write fault: the page is copied for the snapshots that share it, and then the write continues.
 
 use std::ops::Range;
 use std::sync::PoisonError;
@@ -9,16 +9,18 @@ use super::region::Region;
 use super::snapshots::{Slot, Snapshots};
 use crate::PAGE;
 
-/// Pages that a fault exposes if so many pages before it are exposed. A fault costs several times what copying a page
-/// costs, and its writer most likely walks through memory. A writer that jumps about rarely finds so many pages exposed.
+/// Number of pages that one fault exposes, if the same number of pages before it are exposed. A fault costs several
+/// times as much as copying a page, and its writer is most likely writing sequentially. A random writer rarely
+/// finds this many pages exposed.
 pub(super) const WALK: usize = 16;
 
 impl Region {
-    /// Serves the faults that wait. Called by the handler only, which writes to nothing in the region.
+    /// Serves the waiting faults. Only the handler calls it, and the handler never writes to the region.
     pub(super) fn serve_faults(&self) {
         loop {
-            // The gate comes before the fault. Otherwise another thread could discard the page between the two, which lets the
-            // writer go on, and a snapshot could begin. Then the page would count as written after the snapshot.
+            // The gate is taken before the fault is read. Otherwise another thread could discard the page between
+            // the two, which lets the writer continue, and a snapshot could begin. The page would then count as
+            // written after the snapshot.
             let open = self.gate.read().unwrap_or_else(PoisonError::into_inner);
             let Some(address) = self.descriptor.read() else { return };
             self.serve(&open, (address - self.base) / PAGE);
@@ -29,18 +31,18 @@ impl Region {
         let _latch = self.latch(page);
         self.counters.faults.fetch_add(1, Ordering::Relaxed);
         if self.unarmed.contains(page) {
-            // The page was exposed since the thread faulted; or it was free when it was armed in a run with others, and is
-            // claimed now.
+            // Either the page was exposed since the thread faulted, or it was free when it was armed in a run with
+            // others, and is claimed now.
             let _ = self.descriptor.unprotect(self.address(page), PAGE);
         } else {
             self.expose(open, self.served_with(page));
         }
     }
 
-    /// The pages to serve with a fault on a page: armed ones of its chunk, from the page on.
+    /// The pages to serve with a fault on a page: claimed pages of its chunk, beginning with the page.
     fn served_with(&self, page: usize) -> Range<usize> {
         let start = page.saturating_sub(WALK);
-        // Where track is kept of changes, an exposed page counts as changed.
+        // With tracking of changes, every exposed page counts as changed.
         let walks = self.changes.is_none()
             && page - start == WALK
             && self.unarmed.first(start..page, false).is_none();
@@ -49,8 +51,8 @@ impl Region {
         page..self.claimed.first(page + 1..end, false).unwrap_or(end)
     }
 
-    /// Copies pages for the snapshots that share them, and makes them writable. They are in one chunk, whose latch is
-    /// held; those that are not armed stay as they are.
+    /// Copies pages for the snapshots that share them, and makes them writable. The pages must be in one chunk,
+    /// whose latch must be held. Pages that are not armed are skipped.
     pub(super) fn expose(&self, open: &Snapshots, pages: Range<usize>) {
         let mut at = pages.start;
         while let Some(run) = self.unarmed.run(at..pages.end, false) {
@@ -63,12 +65,12 @@ impl Region {
             }
             let new = self.unarmed.insert(run.clone());
             self.unarmed_count.fetch_add(new, Ordering::Relaxed);
-            // It cannot fail: the range is registered. If it did, the writer would fault again.
+            // This cannot fail, because the range is registered. If it did, the writer would fault again.
             let _ = self.descriptor.unprotect(self.address(run.start), run.len() * PAGE);
         }
     }
 
-    /// Gives a snapshot its own copy of the pages that it still shares.
+    /// Gives a snapshot its own copies of the pages that it still shares.
     fn copy_for(&self, number: usize, slot: &Slot, run: Range<usize>) {
         let shares = |page: &usize| self.epochs[*page].load(Ordering::Relaxed) < slot.epoch;
         let mut page = run.start;

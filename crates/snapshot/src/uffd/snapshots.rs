@@ -1,4 +1,4 @@
-//! The snapshots there are: what the gate guards.
+//! The active snapshots, which the gate guards.
 
 use super::SNAPSHOTS;
 use super::target::Target;
@@ -11,9 +11,9 @@ pub(super) struct Slot {
 
 #[derive(Default)]
 pub(super) struct Snapshots {
-    /// The newest snapshot's.
+    /// The epoch of the newest snapshot.
     pub epoch: u32,
-    /// How often all epochs were used up, and began anew.
+    /// The era: how often the epochs have wrapped around.
     pub era: u32,
     pub slots: [Option<Slot>; SNAPSHOTS],
 }
@@ -23,7 +23,7 @@ impl Snapshots {
         self.slots.iter().flatten()
     }
 
-    /// The active ones with their slots.
+    /// The active snapshots with their slots.
     pub fn numbered(&self) -> impl Iterator<Item = (usize, &Slot)> {
         let slots = self.slots.iter().enumerate();
         slots.filter_map(|(number, slot)| slot.as_ref().map(|slot| (number, slot)))

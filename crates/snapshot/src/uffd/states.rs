@@ -1,5 +1,5 @@
-//! How the states of pages change, but for the way of a fault (`serve`): claiming, giving back, and arming. The model
-//! checker runs this file and that one (`model`).
+//! Changes of pages' states, except for serving faults (`serve`): claiming, releasing, and arming. The model
+//! checker runs both files (`model`).
 
 use std::ops::Range;
 use std::sync::PoisonError;
@@ -13,12 +13,13 @@ use super::snapshots::{Slot, Snapshots};
 use super::target::Target;
 use crate::Error;
 
-/// Protecting a page that is protected costs as much as protecting one that is not; a call costs about as much as this
-/// many, or this many of large folios.
+/// Limits of armed pages between unarmed ones that are armed in one call. Protecting a page costs the same whether
+/// it is protected already or not. A call costs about as much as protecting this many pages, or this many pages of
+/// large folios.
 pub(super) const GAP: usize = 10;
 pub(super) const LARGE_GAP: usize = 40;
 impl Region {
-    /// The pages of a range by chunks.
+    /// Splits a range of pages into its parts in each chunk.
     pub(super) fn by_chunks(pages: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         let mut start = pages.start;
         std::iter::from_fn(move || {
@@ -29,23 +30,23 @@ impl Region {
         })
     }
 
-    /// Pages are in use from now on. They are zero if they never were before, or were released.
+    /// Marks pages as in use. They are zero if they were never in use, or were released.
     pub fn claim(&self, pages: Range<usize>) {
         let _open = self.gate.read();
         for chunk in Self::by_chunks(pages.clone()) {
             let _latch = self.latch(chunk.start);
             let claimed = self.claimed.insert(chunk.clone());
             self.counters.claimed.fetch_add(claimed as u64, Ordering::Relaxed);
-            // Released pages are not armed. So these are not; and they are new to the count.
+            // Released pages are not armed, so these pages are not. They are new in the count.
             let new = self.unarmed.insert(chunk);
             self.unarmed_count.fetch_add(new, Ordering::Relaxed);
         }
         self.used.fetch_max(pages.end, Ordering::AcqRel);
     }
 
-    /// Pages are not in use any more, and their memory goes back to the kernel. Snapshots keep what they see of them.
+    /// Releases pages, and returns their memory to the kernel. Snapshots keep their content.
     pub fn release(&self, pages: Range<usize>) {
-        // A snapshot sees them in use, or free: none begins in between.
+        // No snapshot may begin in between: it must see the pages either in use or free.
         let open = self.gate.read().unwrap_or_else(PoisonError::into_inner);
         self.give_back(&open, pages.clone());
         for chunk in Self::by_chunks(pages) {
@@ -57,7 +58,7 @@ impl Region {
         }
     }
 
-    /// Pages become zero, and their memory goes back to the kernel. Snapshots keep what they see of them.
+    /// Makes pages zero, and returns their memory to the kernel. Snapshots keep their content.
     pub fn discard(&self, pages: Range<usize>) {
         let open = self.gate.read().unwrap_or_else(PoisonError::into_inner);
         self.give_back(&open, pages);
@@ -75,18 +76,18 @@ impl Region {
                 self.expose(open, run);
             }
         }
-        // Still under the gate: a snapshot between the two would see the zeros.
+        // This is still under the gate, because a snapshot that begins in between would see zeros.
         self.empty(pages);
     }
 
-    /// A snapshot begins, that shares all pages with the owner: all are armed.
+    /// Begins a snapshot that shares all pages with the owner. All pages are armed.
     pub(super) fn add(&self, snapshots: &mut Snapshots, target: Target) -> Result<(usize, u32), Error> {
         let (slot, epoch) = self.begin(snapshots)?;
         snapshots.slots[slot] = Some(Slot { epoch, target });
         Ok((slot, epoch))
     }
 
-    /// Arms everything and gives the new snapshot's slot and epoch.
+    /// Arms all pages, and returns the slot and the epoch of the new snapshot.
     pub(super) fn begin(&self, snapshots: &mut Snapshots) -> Result<(usize, u32), Error> {
         let slot = snapshots.free()?;
         if snapshots.epoch == u32::MAX {
@@ -103,14 +104,15 @@ impl Region {
         Ok((slot, snapshots.epoch))
     }
 
-    /// Arms all pages; the gate is closed.
+    /// Arms all pages. The gate must be closed.
     fn arm_all(&self) -> Result<(), Errno> {
         let armed = self.arm(0..self.used())?;
         self.counters.armed_at_snapshots.fetch_add(armed as u64, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Arms the pages of a range that are not, and gives how many. No other thread changes their states meanwhile.
+    /// Arms the unarmed pages of a range, and returns their number. No other thread may change their states
+    /// meanwhile.
     fn arm(&self, pages: Range<usize>) -> Result<usize, Errno> {
         let (mut at, mut armed) = (pages.start, 0);
         while let Some(run) = self.unarmed.run_with_gaps(at..pages.end, self.gap) {
@@ -123,14 +125,14 @@ impl Region {
         Ok(armed)
     }
 
-    /// Arms all pages, a chunk at a time: writers go on meanwhile.
+    /// Arms all pages, one chunk at a time. Writers continue meanwhile.
     pub fn settle(&self) {
         let mut at = 0;
         while let Some(page) = self.unarmed.first(at..self.used(), true) {
             at = (page / CHUNK + 1) * CHUNK;
             let _open = self.gate.read();
             let _latch = self.latch(page);
-            // What cannot be armed now is armed at the snapshot, or is its error.
+            // Pages that cannot be armed now are armed at the next snapshot, which reports the error.
             let _ = self.arm(page..self.used().min(at));
         }
     }

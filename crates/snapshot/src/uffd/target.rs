@@ -1,8 +1,8 @@
-//! A snapshot's mapping, and how a page of it is made its own.
+//! The mapping of a snapshot, and making a page of it the snapshot's own.
 //!
-//! The mapping is private, so the kernel's copy-on-write does the copying: all that is needed is a write fault there
-//! that changes nothing, neither when the page is still shared nor when the snapshot's task has changed its own
-//! copy already.
+//! The mapping is private, so the kernel's copy-on-write makes the copy. It takes only a write fault in the mapping
+//! that changes no content. That must hold both when the page is still shared, and when the snapshot's task has
+//! already changed its own copy.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -19,14 +19,14 @@ use super::region::Region;
 use crate::PAGE;
 use crate::region::entries::{OF_A_FILE, PRESENT, SWAPPED};
 
-/// The most pages of one step.
+/// Limit of pages in one step.
 pub const MOST: usize = 64;
 
-/// A page could not be copied: the snapshot is given up.
+/// A page could not be copied, so the snapshot is abandoned.
 #[derive(Debug)]
 pub struct Incomplete;
 
-/// Where a snapshot is.
+/// The location of a snapshot.
 pub enum Target {
     /// In this process.
     View(ViewTarget),
@@ -35,7 +35,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// Gives the snapshot its own copy of pages. An error is given once.
+    /// Gives the snapshot its own copies of pages. An error is reported only once.
     pub fn copy_pages(&self, region: &Region, pages: Range<usize>) -> Result<(), Incomplete> {
         match self {
             Self::View(view) => view.copy_pages(pages),
@@ -43,7 +43,7 @@ impl Target {
         }
     }
 
-    /// Whether every page was copied that had to be.
+    /// Whether every page that had to be copied was copied.
     pub fn is_whole(&self) -> bool {
         match self {
             Self::View(view) => !view.incomplete.load(Ordering::Acquire),
@@ -52,7 +52,7 @@ impl Target {
     }
 }
 
-/// A second mapping in this process.
+/// A snapshot in this process: a second mapping.
 pub struct ViewTarget {
     base: usize,
     incomplete: AtomicBool,
@@ -66,7 +66,8 @@ impl ViewTarget {
     fn copy_pages(&self, pages: Range<usize>) -> Result<(), Incomplete> {
         let at = std::ptr::without_provenance_mut(self.base + pages.start * PAGE);
         loop {
-            // SAFETY: the snapshot's mapping; faults pages in as if written, which changes no content.
+            // SAFETY: the snapshot's mapping. This faults pages in as if they were written, which changes no
+            // content.
             match unsafe { madvise(at, pages.len() * PAGE, Advice::LinuxPopulateWrite) } {
                 Ok(()) => return Ok(()),
                 Err(Errno::INTR | Errno::AGAIN) => {}
@@ -77,16 +78,17 @@ impl ViewTarget {
     }
 }
 
-/// A child process, which tells when it has its mapping.
+/// A snapshot in a child process. The child reports when it has mapped the memory.
 pub struct ChildTarget {
-    /// The child introduces itself here when it is ready, and keeps the other end as long as it lives.
+    /// The child sends its data here when it is ready, and keeps the other end open as long as it lives.
     channel: OwnedFd,
     link: Mutex<Link>,
 }
 
 enum Link {
     Waiting,
-    /// The page map is of the memory that the child had when it was forked, also when it has become another program.
+    /// The page map shows the memory that the child had at the fork, even after the child has executed another
+    /// program.
     Alive {
         pid: Pid,
         pagemap: OwnedFd,
@@ -112,7 +114,7 @@ impl ChildTarget {
                 State::Own => {}
                 State::Gone => *link = Link::Gone,
                 State::Shared => {
-                    // Better no image than a wrong one.
+                    // A killed child is better than a child with wrong data.
                     let _ = kill_process(pid, Signal::KILL);
                     *link = Link::Gone;
                     return Err(Incomplete);
@@ -122,7 +124,7 @@ impl ChildTarget {
         Ok(())
     }
 
-    /// Whether the child, which may not be ready yet, is there.
+    /// Whether the child is alive. It may not be ready yet.
     pub fn is_there(&self, region: &Region) -> bool {
         let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
         if let Link::Waiting = *link {
@@ -140,12 +142,12 @@ impl ChildTarget {
     }
 }
 
-/// Waits for the child to say that it is ready.
+/// Waits until the child reports that it is ready.
 fn establish(channel: &OwnedFd) -> Link {
     match page_map::wait(channel) {
         Some(Introduced { pid, page_map: Some(pagemap) }) => Link::Alive { pid, pagemap },
         Some(Introduced { pid, page_map: None }) => {
-            // Whether pages of a child were copied cannot be known without its page map.
+            // Without its page map, it is not known whether pages of a child were copied.
             let _ = kill_process(pid, Signal::KILL);
             Link::Gone
         }
@@ -153,15 +155,16 @@ fn establish(channel: &OwnedFd) -> Link {
     }
 }
 
-/// Has the kernel break the sharing of pages in the child: it makes them the child's own to write to them, and then
-/// finds that there is nothing to write. (The child's number could be another's by now only if it ended, was waited
-/// for, and all numbers were used since the last look whether it lives. Nothing would be changed there either.)
+/// Makes the kernel break the sharing of pages in the child. The kernel makes them the child's own in order to
+/// write to them, and then finds that the source cannot be read. The process ID may belong to another process only
+/// if the child ended, was waited for, and all process IDs were used since the last check. Nothing would be changed
+/// in that process either.
 fn touch(region: &Region, pid: Pid, pages: Range<usize>) {
     let len = pages.len() * PAGE;
     let nothing = libc::iovec { iov_base: std::ptr::without_provenance_mut(region.nothing), iov_len: len };
     let there =
         libc::iovec { iov_base: std::ptr::without_provenance_mut(region.address(pages.start)), iov_len: len };
-    // SAFETY: writes nothing: what would be written cannot be read.
+    // SAFETY: writes nothing, because the source cannot be read.
     unsafe {
         libc::process_vm_writev(pid.as_raw_nonzero().get(), &raw const nothing, 1, &raw const there, 1, 0)
     };
@@ -173,7 +176,8 @@ enum State {
     Gone,
 }
 
-/// Whether pages are a process's own, by its pagemap, which tells nothing once its memory is gone.
+/// Whether pages are a process's own, according to its page map. The page map is empty once the process's memory is
+/// gone.
 fn state(region: &Region, pagemap: &OwnedFd, pages: Range<usize>) -> State {
     let mut buffer = [0; MOST * 8];
     let entries = &mut buffer[..pages.len() * 8];

@@ -1,4 +1,4 @@
-//! A region's threads: one handles faults, and one ends the snapshots of children whose process has ended.
+//! A region's threads. One handles faults, and one ends the snapshots of children that have ended.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -10,9 +10,9 @@ use super::region::Region;
 use super::target::Target;
 use crate::engine::Threads;
 
-/// The time between two looks at whether a child has ended, while there are children.
+/// The interval between two checks for ended children, while there are children.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-/// The time between two updates of the statistics page, while there are none.
+/// The interval between two updates of the statistics page, while there are no children.
 const REST: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 impl Threads for Region {
@@ -40,7 +40,7 @@ impl Region {
         self.over.load(Ordering::Acquire)
     }
 
-    /// The life of the thread that handles faults, the *handler*.
+    /// The main loop of the thread that handles faults, the *handler*.
     fn handle_faults(&self) {
         while !self.is_over() {
             let mut waits = [PollFd::new(&self.descriptor, PollFlags::IN), self.end_handler.poll()];
@@ -49,7 +49,7 @@ impl Region {
         }
     }
 
-    /// The other thread's life.
+    /// The main loop of the other thread.
     fn watch_children(&self) {
         let mut children = false;
         while !self.is_over() {
@@ -60,7 +60,7 @@ impl Region {
         }
     }
 
-    /// Ends the snapshots of processes that are gone, and gives whether there are others.
+    /// Ends the snapshots of children that have ended. Returns whether there are other children.
     fn end_children(&self) -> bool {
         let (mut gone, mut children) = (0u32, 0);
         {
@@ -73,7 +73,7 @@ impl Region {
             }
         }
         if gone != 0 {
-            // Only this thread ends children's snapshots, so the slots are what they were.
+            // Only this thread ends children's snapshots, so the slots have not changed.
             let mut snapshots = self.close();
             for (number, slot) in snapshots.slots.iter_mut().enumerate() {
                 if gone >> number & 1 != 0 {

@@ -1,5 +1,5 @@
-//! What the protocol works on, in the model checker: a kernel, some pages of memory, and a region's parts that loom can
-//! follow.
+//! The machine of the protocol in the model checker: a kernel, some pages of memory, and replacements for the parts
+//! of a region that loom cannot follow.
 
 use std::ops::Range;
 
@@ -9,35 +9,35 @@ use rustix::io::Errno;
 use super::PAGES;
 use crate::PAGE;
 
-/// The most snapshots.
+/// Limit of snapshots.
 pub const SNAPSHOTS: usize = 2;
 
 /// Memory and page tables.
 #[derive(Default)]
 pub struct Memory {
-    /// The owner's.
+    /// The owner's memory.
     pub content: [u64; PAGES],
     pub protected: [bool; PAGES],
-    /// What snapshots have of their own.
+    /// The snapshots' own copies.
     pub own: [[Option<u64>; PAGES]; SNAPSHOTS],
-    /// Which pages were in use when snapshots were taken.
+    /// The pages that were in use when the snapshots were taken.
     pub in_use: [[bool; PAGES]; SNAPSHOTS],
-    /// Pages on which writers wait, that no handler has been told of.
+    /// Pages on which writers wait and whose faults no handler has read.
     faults: Vec<usize>,
-    /// How often who waits for a page was woken.
+    /// For each page, how often its waiting threads were woken.
     wakes: [usize; PAGES],
-    /// There will be no more faults.
+    /// Whether there will be no more faults.
     over: bool,
 }
 
 impl Memory {
-    /// What a snapshot sees.
+    /// The content that a snapshot sees.
     pub fn seen(&self, view: usize) -> [u64; PAGES] {
         std::array::from_fn(|page| self.own[view][page].unwrap_or(self.content[page]))
     }
 }
 
-/// Each of its steps is one for everybody, as with the kernel's locks of page tables and its flushes.
+/// The machine. Each of its steps is atomic, as with the kernel's page-table locks and flushes.
 pub struct Machine {
     memory: Mutex<Memory>,
     fault: Condvar,
@@ -53,7 +53,7 @@ impl Machine {
         self.memory.lock().unwrap()
     }
 
-    /// A store: it faults until the page is not protected.
+    /// Models a store. It faults until the page is not protected.
     pub fn store(&self, page: usize, value: u64) {
         let mut memory = self.memory();
         while memory.protected[page] {
@@ -67,7 +67,7 @@ impl Machine {
         memory.content[page] = value;
     }
 
-    /// Waits for faults to serve, and gives whether there are any: otherwise there will be no more.
+    /// Waits for faults to serve. Returns false if there will be no more.
     pub fn wait_for_fault(&self) -> bool {
         let mut memory = self.memory();
         while memory.faults.is_empty() && !memory.over {
@@ -76,7 +76,7 @@ impl Machine {
         !memory.faults.is_empty()
     }
 
-    /// Takes a fault, and gives its address.
+    /// Takes a fault, and returns its address.
     pub fn read(&self) -> Option<usize> {
         self.memory().faults.pop().map(|page| page * PAGE)
     }
@@ -105,7 +105,7 @@ impl Machine {
             memory.wakes[page] += usize::from(!protect);
         }
         if !protect {
-            // Threads that are woken wait no more.
+            // Threads that are woken do not wait any more.
             memory.faults.retain(|page| !pages.contains(page));
         }
         self.wake.notify_all();
@@ -119,7 +119,7 @@ pub mod target {
 
     pub struct Target(pub usize);
 
-    /// It never fails here.
+    /// The error of a copy, which never fails here.
     #[derive(Debug)]
     pub struct Incomplete;
 
@@ -127,7 +127,7 @@ pub mod target {
         pub fn copy_pages(&self, region: &Region, pages: Range<usize>) -> Result<(), Incomplete> {
             let mut memory = region.descriptor.memory();
             for page in pages {
-                // Copy-on-write copies once.
+                // Copy-on-write copies a page only once.
                 let content = memory.content[page];
                 memory.own[self.0][page].get_or_insert(content);
             }
@@ -136,7 +136,7 @@ pub mod target {
     }
 }
 
-/// Tables of loom's words.
+/// Tables of loom's atomics.
 pub mod mmap_box {
     use std::ops::Deref;
 

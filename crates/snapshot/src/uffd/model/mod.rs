@@ -1,7 +1,8 @@
-//! Every interleaving of a few steps of the protocol, by loom.
+//! Loom models of a few steps of the protocol. They cover every interleaving, within a bound of preemptions.
 //!
-//! The protocol's own files are here once more, with loom's locks and words and a kernel of a few lines around them: what
-//! is checked is what runs. A thread serves faults, and a writer goes on as soon as its page's protection is lifted.
+//! The protocol's own files are included a second time, with loom's locks and words, and with a small model of the
+//! kernel. The code that is checked is therefore the code that runs. A thread serves faults, and a writer continues
+//! as soon as its page's protection is removed.
 
 #[path = "../changes.rs"]
 mod changes;
@@ -23,20 +24,20 @@ use region::Region;
 
 use super::CHUNK;
 
-/// Pages of the region.
+/// Number of pages of the region.
 const PAGES: usize = 2;
 
-/// Everything that can happen when `body` has a region, whose faults a thread serves.
+/// Checks all interleavings of `body` with a region whose faults a thread serves.
 fn check(body: impl Fn(&Arc<Region>) + Send + Sync + 'static) {
     check_of(Region::new, body);
 }
 
-/// The same with a region that is made in this way.
+/// As `check`, with a region that `new` creates.
 fn check_of(new: fn() -> Region, body: impl Fn(&Arc<Region>) + Send + Sync + 'static) {
     check_also_after(2, new, body, |_| {});
 }
 
-/// The same, with so many preemptions. When the thread that serves faults has ended, `after` sees what it has done.
+/// As `check_of`, with this bound of preemptions. `after` runs when the thread that serves faults has ended.
 fn check_also_after(
     preemptions: usize,
     new: fn() -> Region,
@@ -56,7 +57,7 @@ fn check_also_after(
     });
 }
 
-/// Starts a thread that does something with a region.
+/// Starts a thread that runs `f` with a region.
 fn beside(region: &Arc<Region>, f: impl FnOnce(&Region) + 'static) -> thread::JoinHandle<()> {
     let region = region.clone();
     thread::spawn(move || f(&region))
@@ -70,7 +71,7 @@ fn a_snapshot_that_begins_beside_a_writer_is_of_one_moment() {
             region.write(1, 2);
         });
         let expected = region.snapshot(0);
-        // In the order in which it was written.
+        // The writes appear in their order.
         assert!([[0, 0], [1, 0], [1, 2]].contains(&expected));
         assert_eq!(region.seen(0), expected);
         writer.join().unwrap();
@@ -88,7 +89,7 @@ fn two_writers_of_a_page_have_it_copied_once() {
         region.write(0, 2);
         assert_eq!(region.seen(0), expected);
         one.join().unwrap();
-        // Nor is it copied again when it was armed meanwhile.
+        // The page is not copied again after it was armed meanwhile.
         region.settle();
         region.write(0, 3);
         assert_eq!(region.seen(0), expected);
@@ -96,7 +97,7 @@ fn two_writers_of_a_page_have_it_copied_once() {
     });
 }
 
-/// Another thread arms what a writer is about to write, and what a snapshot is about to share.
+/// Another thread arms pages that a writer is about to write to, and that a snapshot is about to share.
 #[test]
 fn settling_harms_neither_writers_nor_snapshots() {
     check(|region| {
@@ -116,7 +117,7 @@ fn settling_harms_neither_writers_nor_snapshots() {
     });
 }
 
-/// What was armed again since the first of two snapshots is copied for the second one only.
+/// Pages that were armed again since the first of two snapshots are copied only for the second one.
 #[test]
 fn pages_are_copied_for_snapshots_that_share_them() {
     check(|region| {
@@ -165,7 +166,7 @@ fn what_is_given_back_stays_in_snapshots() {
         owner.join().unwrap();
         other.join().unwrap();
         assert_eq!(region.seen(0), expected);
-        // Somebody else's now.
+        // Another user claims the page now.
         region.claim(1..2);
         region.write(1, 3);
         assert_eq!(region.seen(0)[0], expected[0]);
@@ -173,7 +174,7 @@ fn what_is_given_back_stays_in_snapshots() {
     });
 }
 
-/// A page that differs between two snapshots is among those that may have changed, whatever is written afterwards.
+/// A page that differs between two snapshots is reported as changed, whatever is written afterwards.
 #[test]
 fn no_change_between_snapshots_is_missed() {
     check_of(Region::tracking, |region| {
@@ -188,7 +189,8 @@ fn no_change_between_snapshots_is_missed() {
             for page in 0..PAGES {
                 let differs = first[page] != second[page];
                 assert!(!differs || region.is_changed(1, 2, 1, page), "a change of page {page} is missed");
-                // All of it was armed at the first snapshot, so what was not written between them is known exactly.
+                // All pages were armed at the first snapshot, so the pages that were not written between the two
+                // are known exactly.
                 assert!(page == 0 || !region.is_changed(1, 2, 1, page), "page {page} was not written");
             }
         };
@@ -199,8 +201,8 @@ fn no_change_between_snapshots_is_missed() {
     });
 }
 
-/// A page that is not written after a snapshot does not count as written, although the handler got its last fault from before
-/// the snapshot.
+/// A page that is not written after a snapshot must not count as written, even if the handler reads a fault from
+/// before the snapshot.
 #[test]
 fn no_write_counts_as_one_after_a_later_snapshot() {
     let body = |region: &Arc<Region>| {

@@ -1,4 +1,4 @@
-//! The region whose states the protocol's files change here.
+//! The region whose states the protocol's files change in the model.
 
 use std::ops::Range;
 use std::sync::PoisonError;
@@ -16,7 +16,7 @@ use super::snapshots::Snapshots;
 use super::target::Target;
 use crate::PAGE;
 
-/// How much was done: nothing depends on it.
+/// Statistics, on which nothing depends.
 #[derive(Default)]
 pub struct Counters {
     pub snapshots: AtomicU64,
@@ -48,7 +48,7 @@ impl Region {
         self.descriptor.protect(self.address(pages.start), pages.len() * PAGE)
     }
 
-    /// All of it is claimed and not armed.
+    /// Creates a region all of whose pages are claimed and not armed.
     pub fn new() -> Self {
         let region = Self {
             base: 0,
@@ -69,24 +69,24 @@ impl Region {
         region
     }
 
-    /// The same, which keeps track of changes.
+    /// As `new`, with tracking of changes.
     pub fn tracking() -> Self {
         Self { changes: Some(Changes::new(super::SNAPSHOTS, PAGES).unwrap()), ..Self::new() }
     }
 
-    /// Whether a page may have changed between two snapshots, the second of which is in a slot.
+    /// Whether a page may have changed between two snapshots. The second one is in `slot`.
     pub fn is_changed(&self, slot: usize, epoch: u32, since: u32, page: usize) -> bool {
         let changes = self.changes.as_ref().expect("it keeps track");
         changes.newest_before(slot, epoch, page, &self.epochs[page]) >= since
     }
 
-    /// The epoch in which a page was exposed last.
+    /// The epoch in which a page was last exposed.
     pub fn newest_exposure(&self, page: usize) -> u32 {
         self.epochs[page].load(std::sync::atomic::Ordering::Acquire)
     }
 
     pub fn latch(&self, page: usize) -> MutexGuard<'_, ()> {
-        // They are all in one chunk.
+        // All pages are in one chunk.
         assert!(page < PAGES);
         self.latch.lock().unwrap()
     }
@@ -103,31 +103,31 @@ impl Region {
         self.descriptor.memory().content[pages].fill(0);
     }
 
-    /// A handler's life.
+    /// The main loop of the handler.
     pub fn handle(&self) {
         while self.descriptor.wait_for_fault() {
             self.serve_faults();
         }
     }
 
-    /// The owner writes.
+    /// Models a write by the owner.
     pub fn write(&self, page: usize, value: u64) {
         self.descriptor.store(page, value);
     }
 
-    /// How many pages were copied for snapshots.
+    /// Number of pages copied for snapshots.
     pub fn copied(&self) -> u64 {
         self.counters.copied.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// A snapshot, in the slot that it expects to get; and what is to be seen of it from now on.
+    /// Takes a snapshot, which must get this slot. Returns the content that it must show from now on.
     pub fn snapshot(&self, slot: usize) -> [u64; PAGES] {
         let mut snapshots = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         let (got, _) = self.add(&mut snapshots, Target(slot)).unwrap();
         assert_eq!(got, slot);
         let mut memory = self.descriptor.memory();
         memory.in_use[slot] = std::array::from_fn(|page| self.claimed.contains(page));
-        // Nobody can have written since all was armed.
+        // No thread can have written since all pages were armed.
         memory.content
     }
 
@@ -136,12 +136,12 @@ impl Region {
         assert!(ended.is_some());
     }
 
-    /// What a snapshot sees.
+    /// The content that a snapshot sees.
     pub fn seen(&self, slot: usize) -> [u64; PAGES] {
         self.descriptor.memory().seen(slot)
     }
 
-    /// What holds between changes of state.
+    /// Checks the invariants between changes of state.
     pub fn check(&self) {
         let snapshots = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         let memory = self.descriptor.memory();
