@@ -192,7 +192,8 @@ void bp_ring0_leave(void);
  # Safety
  The function may be called with the argument.
  */
-int bp_ring0_run(void (*function)(void*), void *argument);
+int bp_ring0_run(void (*function)(void*),
+                 void *argument);
 
 /*
  Whether this thread is in ring 0.
@@ -227,7 +228,8 @@ uint64_t bp_ring0_physical_address(uint64_t address);
  # Safety
  `name` must be a C string, and `value` must be writable.
  */
-int bp_ring0_statistic(const char *name, uint64_t *value);
+int bp_ring0_statistic(const char *name,
+                       uint64_t *value);
 
 /*
  Switches this thread's processor to other page tables, until its thread ends. 0 stands for the process's page
@@ -344,7 +346,8 @@ int bp_ring0_frame_give(const struct bp_ring0_pool *to,
  # Safety
  `to` must be a pool, and no code may use the frames any more.
  */
-int bp_ring0_run_give(const struct bp_ring0_pool *to, uint64_t frame);
+int bp_ring0_run_give(const struct bp_ring0_pool *to,
+                      uint64_t frame);
 
 /*
  The address of a frame in the process, for I/O and for handlers. NULL if the frame is not of this pool. May be
@@ -367,8 +370,7 @@ int bp_ring0_keep_private(uint64_t address,
 /*
  Ends the privacy of a range. Ring 0 must have removed its mappings there, and flushed them.
  */
-int bp_ring0_release_private(uint64_t address,
-                             uint64_t bytes);
+int bp_ring0_release_private(uint64_t address, uint64_t bytes);
 
 /*
  Sets the handler of an exception (vectors 0 to 31) or an interrupt; NULL removes it. Returns -EINVAL for a
