@@ -185,7 +185,7 @@ fn the_thread_that_reads_ahead_takes_no_signals() {
     while pool.statistics().read < 8 {
         std::thread::yield_now();
     }
-    let (threads, signals) = bedplate_threads::deliverable(|name| name.starts_with("bufpool-")).unwrap();
+    let (threads, signals) = bedplate_threads::deliverable(1, |name| name.starts_with("bufpool-")).unwrap();
     assert!(threads > 0);
     assert_eq!(signals, 0);
 }

@@ -260,7 +260,7 @@ fn a_pool_of_pinned_pages_says_so() {
 }
 
 fn threads_of_providers() -> usize {
-    bedplate_threads::deliverable(|name| name == THREAD).unwrap().0
+    bedplate_threads::deliverable(0, |name| name == THREAD).unwrap().0
 }
 
 /// In a process of its own, because the tests count its threads.
@@ -293,9 +293,8 @@ fn threads_start_when_memory_is_full_and_end_with_the_pool() {
         let mut ids: Vec<PageId> = (0..FRAMES - 2).map(|_| pool.allocate().unwrap().page()).collect();
         assert_eq!(threads_of_providers(), 0, "{kind}: there are free frames");
         ids.extend((0..2).map(|_| pool.allocate().unwrap().page()));
-        // A host's signal handlers are for its own threads. A thread has its name when it runs.
-        until(|| threads_of_providers() == threads, "the threads");
-        assert_eq!(bedplate_threads::deliverable(|name| name == THREAD).unwrap(), (threads, 0));
+        // A host's signal handlers are for its own threads.
+        assert_eq!(bedplate_threads::deliverable(threads, |name| name == THREAD).unwrap(), (threads, 0));
         drop(pool);
         assert_eq!(threads_of_providers(), 0, "{kind}");
     }

@@ -248,7 +248,7 @@ fn threads_of_an_engine_take_no_signals() {
             Kind::Uffd => "bedplate-fault",
             _ => continue,
         };
-        let (threads, signals) = bedplate_threads::deliverable(|its| its == name).unwrap();
+        let (threads, signals) = bedplate_threads::deliverable(1, |its| its == name).unwrap();
         assert!(threads > 0, "{setting:?}");
         assert_eq!(signals, 0, "{setting:?}");
     }

@@ -239,7 +239,7 @@ fn threads_in_the_background_take_no_signals() {
     memory.settle();
     // Longer names are cut.
     for name in ["bedplate-reclai", "bedplate-copy"] {
-        let (threads, signals) = bedplate_threads::deliverable(|its| its == name).unwrap();
+        let (threads, signals) = bedplate_threads::deliverable(1, |its| its == name).unwrap();
         assert!(threads > 0, "{name}");
         assert_eq!(signals, 0, "{name}");
     }

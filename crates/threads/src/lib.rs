@@ -15,6 +15,7 @@ pub mod slice;
 use std::io;
 use std::marker::PhantomData;
 use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
@@ -74,12 +75,24 @@ impl Drop for BlockedSignals {
 }
 
 /// Counts the threads of this process whose names pass `is_such`; Linux keeps 15 bytes of a name. Also gives the set of signals
-/// that may be delivered to one of them or more (bit N − 1 for signal N), without those that instructions cause. It is for tests
-/// of crates that use this one.
+/// that may be delivered to one of them or more (bit N − 1 for signal N), without those that instructions cause. A thread gets
+/// its name when it first runs, so this waits for `least` such threads, up to ten seconds. It is for tests of crates that use
+/// this one.
 ///
 /// # Errors
 /// `/proc` cannot be read.
-pub fn deliverable(is_such: impl Fn(&str) -> bool) -> io::Result<(usize, u64)> {
+pub fn deliverable(least: usize, is_such: impl Fn(&str) -> bool) -> io::Result<(usize, u64)> {
+    let end = Instant::now() + Duration::from_secs(10);
+    loop {
+        let now = deliverable_now(&is_such)?;
+        if now.0 >= least || Instant::now() > end {
+            return Ok(now);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn deliverable_now(is_such: impl Fn(&str) -> bool) -> io::Result<(usize, u64)> {
     /// SIGKILL, SIGSTOP, and those that the C library keeps for itself.
     const NEVER_BLOCKED: u64 = 1 << (9 - 1) | 1 << (19 - 1) | 1 << (32 - 1) | 1 << (33 - 1);
     let of_instructions: u64 = OF_INSTRUCTIONS.into_iter().map(|signal| 1 << (signal as i32 - 1)).sum();
@@ -124,7 +137,7 @@ mod tests {
         );
         assert!(!its.contains(Signal::SIGSEGV) && !its.contains(Signal::SIGBUS));
         assert_eq!(mine(), before);
-        assert_eq!(deliverable(|name| name == "of-a-library").unwrap(), (1, 0));
+        assert_eq!(deliverable(1, |name| name == "of-a-library").unwrap(), (1, 0));
         drop(end);
         thread.join().unwrap();
         assert_eq!(mine(), before);
@@ -150,7 +163,7 @@ mod tests {
         let thread = Builder::new().name("of-the-host".into()).spawn(move || wait.recv().is_ok()).unwrap();
         // The name is set by the thread itself.
         let seen = loop {
-            let (threads, signals) = deliverable(|name| name == "of-the-host").unwrap();
+            let (threads, signals) = deliverable(1, |name| name == "of-the-host").unwrap();
             if threads == 1 {
                 break signals;
             }

@@ -233,8 +233,8 @@ fn threads_of_a_store_take_no_signals() {
     let temp = tempfile::tempdir().unwrap();
     let (store, _) = open(config(Durability::Async), temp.path());
     store.checkpoint().unwrap();
-    let (threads, signals) = bedplate_threads::deliverable(|name| name.starts_with("kdb-")).unwrap();
-    // It deletes expired keys, housekeeps, drains and flushes the log, and takes checkpoints.
+    // They delete expired keys, housekeep, drain and flush the log, and take checkpoints.
+    let (threads, signals) = bedplate_threads::deliverable(5, |name| name.starts_with("kdb-")).unwrap();
     assert!(threads >= 5, "{threads}");
     assert_eq!(signals, 0);
 }
