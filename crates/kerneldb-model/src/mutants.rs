@@ -136,6 +136,12 @@ pub const MUTANTS: &[Mutant] = &[
         "",
     ),
     mutant(
+        "tombstone_dropped_with_one_change",
+        "engine/arena/version.h",
+        "\t\tbarrier();\n\t\te->changes++;\n\t\tversion_scan(entry, scan);\n\t}\nout:",
+        "\t\tversion_scan(entry, scan);\n\t}\nout:",
+    ),
+    mutant(
         "reaper_ignores_operator",
         "engine/arena/reap.h",
         "if (__sync_val_compare_and_swap(&ctx->in_use, KDB_CTX_FREE, KDB_CTX_REAPER) != KDB_CTX_FREE) {",

@@ -114,6 +114,16 @@ fn every_schedule_of_a_snapshot_and_the_removal_of_a_tombstone() {
 }
 
 #[test]
+fn every_schedule_of_a_snapshot_and_a_write_in_place_of_a_tombstone() {
+    every_schedule("a snapshot and a write that takes the place of a tombstone");
+}
+
+#[test]
+fn every_schedule_of_a_read_and_a_transaction_in_place_of_a_tombstone() {
+    every_schedule("a read and a transaction that takes the place of a tombstone");
+}
+
+#[test]
 fn every_schedule_of_a_snapshot_and_a_session_that_goes_on() {
     every_schedule("a snapshot and a session that begins its next transaction");
 }

@@ -56,6 +56,7 @@ const FIRST_CASES: &[(&str, &str)] = &[
     ("value_read_before_commit", "a read and a transaction that writes a key twice"),
     ("slab_with_interrupts", "an interrupt"),
     ("moved_value_without_second_look", "a value that moves while it is read and written"),
+    ("tombstone_dropped_with_one_change", "a snapshot and a write that takes the place of a tombstone"),
     ("reaper_ignores_operator", "the reaper and a transaction"),
     ("reader_ignores_revocation", "a snapshot that gives way while it is read"),
 ];

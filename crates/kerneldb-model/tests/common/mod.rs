@@ -46,12 +46,19 @@ impl Model {
     }
 }
 
+/// A deleted key whose value is still there. The tombstone lies behind the value that it hides, so a reader meets the value
+/// first.
+fn tombstone_behind_its_value() -> Vec<Work> {
+    vec![Work::Set(b'a', 8), Work::Set(b'a', 8), Work::DuringSnapshot(vec![Work::Del(b'a')])]
+}
+
 /// Clients of which every schedule with a few delays is tried.
 #[derive(Clone, Copy)]
 pub struct Case {
     pub name: &'static str,
     pub delays: usize,
     pub slabs: u32,
+    pub versions: u32,
     pub before: fn() -> Vec<Work>,
     pub clients: fn() -> Vec<Client>,
 }
@@ -62,6 +69,7 @@ pub const CASES: &[Case] = &[
         name: "two writers of an absent key",
         delays: 2,
         slabs: 8,
+        versions: 4,
         before: || vec![],
         clients: || {
             vec![Client::thread(0, vec![Work::Set(b'a', 8)]), Client::thread(1, vec![Work::Set(b'a', 8)])]
@@ -71,6 +79,7 @@ pub const CASES: &[Case] = &[
         name: "a writer and a snapshot",
         delays: 2,
         slabs: 8,
+        versions: 4,
         before: || vec![Work::Set(b'a', 8)],
         clients: || {
             let snapshot = Work::Snapshot(vec![b'a', b'a']);
@@ -81,6 +90,7 @@ pub const CASES: &[Case] = &[
         name: "a writer and a read before a snapshot",
         delays: 2,
         slabs: 8,
+        versions: 4,
         before: || vec![Work::Set(b'a', 8)],
         clients: || {
             let reads = vec![Work::Get(b'a'), Work::Snapshot(vec![b'a'])];
@@ -91,6 +101,7 @@ pub const CASES: &[Case] = &[
         name: "a commit and reads",
         delays: 2,
         slabs: 8,
+        versions: 4,
         before: || vec![Work::Set(b'a', 8)],
         clients: || {
             let commit = Work::Commit(vec![TxStep::Set(b'a', 8)]);
@@ -101,6 +112,7 @@ pub const CASES: &[Case] = &[
         name: "a read and a transaction that writes a key twice",
         delays: 2,
         slabs: 8,
+        versions: 4,
         before: || vec![Work::Set(b'a', 8)],
         clients: || {
             let commit = Work::Commit(vec![TxStep::Set(b'a', 8), TxStep::Set(b'a', 100)]);
@@ -111,6 +123,7 @@ pub const CASES: &[Case] = &[
         name: "two read-modify-writes",
         delays: 2,
         slabs: 8,
+        versions: 4,
         before: || vec![Work::Set(b'a', 8)],
         clients: || {
             let update = Work::Commit(vec![TxStep::Get(b'a'), TxStep::Set(b'a', 8)]);
@@ -121,6 +134,7 @@ pub const CASES: &[Case] = &[
         name: "the collector and a writer",
         delays: 2,
         slabs: 8,
+        versions: 4,
         before: || vec![Work::Set(b'a', 8), Work::Del(b'a')],
         clients: || {
             vec![Client::thread(0, vec![Work::Collect(1)]), Client::thread(1, vec![Work::Set(b'a', 8)])]
@@ -130,6 +144,7 @@ pub const CASES: &[Case] = &[
         name: "an entry's memory that serves another key, and a writer",
         delays: 2,
         slabs: 1,
+        versions: 4,
         before: || vec![Work::Set(b'a', 8), Work::Set(b'b', 8), Work::Del(b'a')],
         clients: || {
             let reuse = vec![Work::Collect(1), Work::Set(b'c', 8)];
@@ -141,19 +156,41 @@ pub const CASES: &[Case] = &[
         name: "a snapshot and the removal of a tombstone with what it hides",
         delays: 2,
         slabs: 8,
-        before: || {
-            // The tombstone lies behind the value that it hides, so a reader meets the value first.
-            vec![Work::Set(b'a', 8), Work::Set(b'a', 8), Work::DuringSnapshot(vec![Work::Del(b'a')])]
-        },
+        versions: 4,
+        before: tombstone_behind_its_value,
         clients: || {
             let snapshot = Work::Snapshot(vec![b'a']);
             vec![Client::thread(0, vec![Work::Collect(1)]), Client::thread(1, vec![snapshot])]
         },
     },
     Case {
+        name: "a snapshot and a write that takes the place of a tombstone",
+        delays: 2,
+        slabs: 8,
+        versions: 2,
+        // Both slots are in use. The write drops the value, then the tombstone, and takes the tombstone's slot.
+        before: tombstone_behind_its_value,
+        clients: || {
+            let snapshot = Work::Snapshot(vec![b'a']);
+            vec![Client::thread(0, vec![Work::Set(b'a', 8)]), Client::thread(1, vec![snapshot])]
+        },
+    },
+    Case {
+        name: "a read and a transaction that takes the place of a tombstone",
+        delays: 2,
+        slabs: 8,
+        versions: 2,
+        before: tombstone_behind_its_value,
+        clients: || {
+            let rolled_back = Work::Rollback(vec![TxStep::Set(b'a', 8)]);
+            vec![Client::thread(0, vec![rolled_back]), Client::thread(1, vec![Work::Get(b'a')])]
+        },
+    },
+    Case {
         name: "a snapshot and a session that begins its next transaction",
         delays: 2,
         slabs: 8,
+        versions: 4,
         before: || vec![],
         clients: || {
             let work = vec![Work::Commit(vec![TxStep::Set(b'a', 8)]), Work::Commit(vec![])];
@@ -164,6 +201,7 @@ pub const CASES: &[Case] = &[
         name: "an interrupt",
         delays: 1,
         slabs: 8,
+        versions: 4,
         before: || vec![Work::Set(b'a', 8)],
         clients: || {
             let commit = Work::Commit(vec![TxStep::Get(b'a'), TxStep::Set(b'a', 100)]);
@@ -175,6 +213,7 @@ pub const CASES: &[Case] = &[
         name: "the reaper and a transaction",
         delays: 1,
         slabs: 8,
+        versions: 4,
         before: || vec![Work::Set(b'a', 8)],
         clients: || {
             let work = vec![Work::Commit(vec![TxStep::Set(b'a', 8), TxStep::Get(b'b')]), Work::Get(b'a')];
@@ -185,6 +224,7 @@ pub const CASES: &[Case] = &[
         name: "a snapshot that gives way while it is read",
         delays: 2,
         slabs: 8,
+        versions: 4,
         before: || vec![Work::Set(b'a', 8)],
         clients: || {
             let writes = vec![Work::Tick, Work::Set(b'a', 8), Work::Set(b'a', 8)];
@@ -195,6 +235,7 @@ pub const CASES: &[Case] = &[
         name: "a value that moves while it is read and written",
         delays: 2,
         slabs: 8,
+        versions: 4,
         before: || vec![Work::Set(b'a', 100)],
         clients: || {
             let work = vec![Work::Get(b'a'), Work::Set(b'a', 100), Work::Get(b'a')];
@@ -213,7 +254,10 @@ impl Case {
         let case = *self;
         schedule::exhaustive(case.delays, bound, move || {
             let clients = (case.clients)();
-            let setup = suited(Setup { stores, slabs: case.slabs, ..Setup::default() }, &clients);
+            let setup = suited(
+                Setup { stores, slabs: case.slabs, versions: case.versions, ..Setup::default() },
+                &clients,
+            );
             workload::run(engine, &setup, &(case.before)(), &clients);
         })
     }

@@ -7,7 +7,8 @@
  * that transaction committed, so a commit of many keys is one store. Readers take no lock:
  *  - what was found, or that nothing was, is valid if `changes` did not move until the value was copied:
  *    it is bumped before a committed version leaves and its block is freed, and nothing else takes a
- *    committed version away;
+ *    committed version away. It is bumped once more after a newest version has left. For an older version
+ *    one bump is enough: a reader that sees it finds the newer one as well, and takes that;
  *  - for a registered snapshot it is enough that `changes` did not move until it was found: the newest version
  *    that the snapshot needs is never pruned, but a tombstone, which it does not need, is.
  *
@@ -348,6 +349,10 @@ __noinline int version_prune(__u32 entry, struct kdb_scan *scan)
 		e->changes++;
 		barrier();
 		version_drop(state, entry, scan->newest);
+		/* Bumped again for a reader that began between the two steps: it may have loaded the tombstone's timestamp
+		 * before the drop, and may load the value of the slot's next version after it. */
+		barrier();
+		e->changes++;
 		version_scan(entry, scan);
 	}
 out:

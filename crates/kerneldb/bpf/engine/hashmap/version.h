@@ -36,7 +36,7 @@ __noinline int hm_read_once(struct kdb_io *io, __u64 snapshot)
 {
 	struct kdb_state *state = kdb_state();
 	struct hm_entry *e;
-	__u64 best_ts = 0, id, changes;
+	__u64 best_ts = 0, best_word = 0, id, changes;
 	__u32 best = 0;
 	int changed = 0, live;
 
@@ -54,12 +54,13 @@ __noinline int hm_read_once(struct kdb_io *io, __u64 snapshot)
 #pragma unroll
 	for (__u32 i = 0; i < HM_MAX_SLOTS; i++) {
 		if (i < kdb_config.slots) {
-			__u64 ts = LOAD(hm_ts(e, i));
+			__u64 word = LOAD(hm_ts(e, i)), ts = word;
 
 			if (ts & KDB_MARKER)
 				ts = hm_resolve(ts, hm_ts(e, i), &changed);
 			if (ts > best_ts && ts <= snapshot) {
 				best_ts = ts;
+				best_word = word;
 				best = i;
 			}
 		}
@@ -86,9 +87,10 @@ __noinline int hm_read_once(struct kdb_io *io, __u64 snapshot)
 		io->expire_ms = expire_ms;
 	}
 	barrier();
-	/* It may have been stamped meanwhile, or still carry its marker. */
+	/* It may have been stamped meanwhile, or still carry its marker. Another marker is that of a transaction which
+	 * has taken the slot since. */
 	__u64 now = LOAD(hm_ts(e, best));
-	if ((now != best_ts && !(now & KDB_MARKER)) || LOAD(&meta->vid) != vid || LOAD(&e->id) != id)
+	if ((now != best_ts && now != best_word) || LOAD(&meta->vid) != vid || LOAD(&e->id) != id)
 		return HM_AGAIN;
 	return live ? KDB_OK : KDB_NOT_FOUND;
 }
