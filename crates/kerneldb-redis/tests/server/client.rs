@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A request as an array of bulk strings.
 pub fn request(args: &[&[u8]]) -> Vec<u8> {
@@ -26,6 +26,9 @@ pub fn words(line: &str) -> Vec<u8> {
     request(&line.split(' ').map(str::as_bytes).collect::<Vec<_>>())
 }
 
+/// How long a read waits at most.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 pub struct Client {
     pub socket: TcpStream,
 }
@@ -34,7 +37,7 @@ impl Client {
     pub fn new(addr: SocketAddr) -> Self {
         let socket = TcpStream::connect(addr).unwrap();
         socket.set_nodelay(true).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
         Client { socket }
     }
 
@@ -122,14 +125,19 @@ impl Client {
         lines
     }
 
-    /// Reads until the server closes the connection.
+    /// Reads until the server closes the connection. A read that waits when the server closes may fail once with `EAGAIN`
+    /// (docs/kerneldb.md), and so does a read that has waited for [`PATIENCE`].
     #[track_caller]
     pub fn rest(&mut self) -> Vec<u8> {
         let mut all = Vec::new();
-        match self.socket.read_to_end(&mut all) {
-            Ok(_) => all,
-            Err(e) if e.kind() == ErrorKind::ConnectionReset => all,
-            Err(e) => panic!("{e:?} after {:?}", String::from_utf8_lossy(&all)),
+        let start = Instant::now();
+        loop {
+            match self.socket.read_to_end(&mut all) {
+                Ok(_) => return all,
+                Err(e) if e.kind() == ErrorKind::ConnectionReset => return all,
+                Err(e) if e.kind() == ErrorKind::WouldBlock && start.elapsed() < PATIENCE / 2 => {}
+                Err(e) => panic!("{e:?} after {:?}", String::from_utf8_lossy(&all)),
+            }
         }
     }
 }

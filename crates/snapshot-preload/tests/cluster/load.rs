@@ -18,7 +18,7 @@ const KEYS: u64 = 4000;
 const BATCH: usize = 500;
 
 /// The time within which a command succeeds, also if a master fails meanwhile.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// What readers may find while the load runs.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -18,7 +18,7 @@ const NODES: usize = 2 * MASTERS;
 const NODE_TIMEOUT_MILLIS: u32 = 8000;
 
 /// The time within which the nodes agree on whatever they have to agree on.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A node also listens on this much above its port.
 const BUS_OFFSET: u16 = 10_000;

@@ -181,8 +181,11 @@ pub fn info(connection: &mut Connection, section: &str, name: &str) -> String {
     line.unwrap_or_else(|| panic!("no {name} in {text}")).trim().to_owned()
 }
 
+/// How long a save may take. In an emulated guest on a busy machine, one has taken more than two minutes.
+const PATIENCE: Duration = Duration::from_secs(600);
+
 fn wait_for(connection: &mut Connection, section: &str, name: &str, value: &str) {
-    let limit = Instant::now() + Duration::from_secs(120);
+    let limit = Instant::now() + PATIENCE;
     while info(connection, section, name) != value {
         assert!(Instant::now() < limit, "{name} is not {value}");
         std::thread::sleep(Duration::from_millis(20));
