@@ -365,6 +365,23 @@ fn a_pool_can_be_closed_and_used_again_while_its_provider_works() {
     }
 }
 
+/// A thread takes the last frame while a round of the provider ends. The provider frees frames nevertheless, before another thread
+/// needs one.
+#[test]
+fn frames_that_are_taken_while_a_round_ends_are_replaced() {
+    for kind in kinds_of_here() {
+        let pool = builder(Faulty::new(1), kind).open().unwrap();
+        let ids = allocate(&pool, 4 * FRAMES);
+        let mut random = SmallRng::seed_from_u64(1);
+        for _ in 0..scaled(3000) {
+            for _ in 0..random.random_range(1..6) {
+                stored_version(&pool, ids[random.random_range(0..ids.len())]);
+            }
+            until(|| pool.statistics().free > 0, "free frames");
+        }
+    }
+}
+
 /// The exit status with which a child reports the result of a check.
 fn in_forked_child(check: impl FnOnce() -> bool) -> bool {
     // SAFETY: the child runs the check and exits. The provider is idle, so no thread holds a lock of the pool.

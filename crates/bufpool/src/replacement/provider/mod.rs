@@ -103,7 +103,8 @@ impl Provider {
         self.count > 0 && self.process.is_current()
     }
 
-    /// A free frame has been taken. The provider wakes if too few are left.
+    /// A free frame has been taken. The provider wakes if too few are left. If it is awake still, its round counts the free frames
+    /// once more when it ends. The lock of the free list orders taking and counting.
     #[inline]
     pub fn frame_taken(&self, core: &Arc<Core>, left: usize) {
         if left < self.marks.low && !self.is_awake.load(Ordering::Relaxed) && self.is_on() {
@@ -157,7 +158,7 @@ impl Provider {
                 while thread.begin_round() {
                     core.counters.provider_wakeups.add(1);
                     let outcome = worker.round();
-                    thread.end_round(outcome);
+                    thread.end_round(outcome, || worker.is_short());
                 }
             };
             match bedplate_threads::spawn(builder, body) {

@@ -85,6 +85,11 @@ impl<'c> Worker<'c> {
         Ok(Outcome::Interrupted)
     }
 
+    /// Whether fewer frames are free than the low-water mark.
+    pub fn is_short(&self) -> bool {
+        self.free_count() < self.marks.low
+    }
+
     fn free_count(&self) -> usize {
         self.core.engine.free_count(&self.core.frames)
     }

@@ -238,8 +238,20 @@ impl ProviderThread<'_> {
         }
     }
 
-    /// The round has ended.
-    pub fn end_round(&mut self, outcome: Outcome) {
+    /// The round has ended. `is_short` says whether fewer frames are free than the low-water mark.
+    ///
+    /// A thread may have taken frames after the round counted them. It saw that the provider was awake, and did not wake it. So the
+    /// frames are counted again after the provider has said that it sleeps.
+    pub fn end_round(&mut self, outcome: Outcome, is_short: impl FnOnce() -> bool) {
+        let is_enough = matches!(outcome, Outcome::Enough);
+        self.publish(outcome);
+        if is_enough && is_short() {
+            self.signals.is_awake.store(true, Ordering::Release);
+        }
+    }
+
+    /// Publishes the outcome of the round.
+    fn publish(&mut self, outcome: Outcome) {
         let signals = self.signals;
         let mut state = signals.state();
         let Some(requests) = self.round.take() else { return };
@@ -314,7 +326,7 @@ mod tests {
         thread::scope(|scope| {
             let asks = scope.spawn(|| signals.ask(LONG));
             assert!(provider.begin_round());
-            provider.end_round(failed(false));
+            provider.end_round(failed(false), || false);
             assert!(matches!(asks.join().unwrap(), Answer::Failed(Error::Log(_))));
         });
     }
@@ -329,10 +341,10 @@ mod tests {
             assert!(provider.begin_round());
             let second = scope.spawn(|| signals.ask(LONG));
             wait_for_requests(&signals, 2);
-            provider.end_round(failed(false));
+            provider.end_round(failed(false), || false);
             assert!(matches!(first.join().unwrap(), Answer::Failed(_)));
             assert!(provider.begin_round(), "the second request begins a round in spite of the delay");
-            provider.end_round(Outcome::Nothing);
+            provider.end_round(Outcome::Nothing, || false);
             assert!(matches!(second.join().unwrap(), Answer::Nothing));
         });
     }
@@ -344,7 +356,7 @@ mod tests {
         let delay = |provider: &mut ProviderThread<'_>, outcome| {
             signals.state().requests += 1;
             assert!(provider.begin_round());
-            provider.end_round(outcome);
+            provider.end_round(outcome, || false);
             signals.state().retry.map(|(_, delay)| delay)
         };
         let first = *DELAYS.start();
@@ -360,6 +372,27 @@ mod tests {
         assert!(!signals.is_awake.load(Ordering::Relaxed));
     }
 
+    /// A thread takes the last frame when the round has counted the free ones.
+    #[test]
+    fn frames_that_are_taken_while_a_round_ends_begin_the_next_one() {
+        let signals = signals();
+        let mut provider = signals.thread();
+        signals.is_awake.store(true, Ordering::Relaxed);
+        assert!(provider.begin_round());
+        let is_short = || {
+            assert!(
+                !signals.is_awake.load(Ordering::Relaxed),
+                "who takes a frame from now on wakes the provider"
+            );
+            assert!(signals.state.try_lock().is_ok());
+            true
+        };
+        provider.end_round(Outcome::Enough, is_short);
+        assert!(provider.begin_round());
+        provider.end_round(Outcome::Enough, || false);
+        assert!(!signals.is_awake.load(Ordering::Relaxed));
+    }
+
     /// The first thread writes all pages that can leave, so the second one finds nothing.
     #[test]
     fn a_thread_that_finds_nothing_while_another_one_writes_is_no_answer() {
@@ -371,10 +404,10 @@ mod tests {
             let asks = scope.spawn(|| signals.ask(LONG));
             wait_for_requests(&signals, 1);
             assert!(writes.begin_round() && finds_nothing.begin_round());
-            finds_nothing.end_round(Outcome::Nothing);
+            finds_nothing.end_round(Outcome::Nothing, || false);
             let again = scope.spawn(move || finds_nothing.begin_round());
             assert!(!asks.is_finished() && !again.is_finished());
-            writes.end_round(Outcome::Enough);
+            writes.end_round(Outcome::Enough, || false);
             assert!(matches!(asks.join().unwrap(), Answer::Nothing), "the round that wrote is the answer");
             signals.stop();
             assert!(!again.join().unwrap(), "there is no other request");
@@ -393,7 +426,7 @@ mod tests {
                 thread::yield_now();
             }
             assert!(!signals.may_work() && !pauses.is_finished());
-            provider.end_round(Outcome::Interrupted);
+            provider.end_round(Outcome::Interrupted, || false);
             let paused = pauses.join().unwrap();
             let begins = scope.spawn(move || provider.begin_round());
             assert!(!begins.is_finished());
