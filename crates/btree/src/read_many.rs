@@ -56,11 +56,11 @@ impl<'p> Handle<'p> {
     }
 
     /// Brings the leaves of several keys into memory, and the pages on the way to them, as far as there is room.
-    pub fn warm(self, keys: &[&[u8]]) -> Result<()> {
+    pub fn warm<K: AsRef<[u8]>>(self, keys: &[K]) -> Result<()> {
         for keys in keys.chunks(MOST) {
             self.rounds(keys.len(), |key| {
                 retry(|mode| match mode {
-                    Mode::Optimistic => Ok(self.leaf_resident(keys[key])?.err()),
+                    Mode::Optimistic => Ok(self.leaf_resident(keys[key].as_ref())?.err()),
                     Mode::Latched => Ok(None),
                 })
             })?;

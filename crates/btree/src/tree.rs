@@ -158,6 +158,15 @@ impl<P: Deref<Target = Pool>> Tree<P> {
         self.handle().get_many(keys, read)
     }
 
+    /// Brings the leaves of several keys into memory, and the pages on the way to them, as far as there are frames for them. Operations
+    /// on these keys that follow then wait for no storage: a program calls this before it changes several records.
+    ///
+    /// Pages that are not in memory are read together, as by [`Tree::get_many`]. Keys need not be in the tree. Another thread may
+    /// evict the pages at any time, so this only saves time.
+    pub fn warm<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<()> {
+        self.handle().warm(keys)
+    }
+
     /// Returns whether `key` is in the tree.
     pub fn contains_key(&self, key: &[u8]) -> Result<bool> {
         self.handle().contains(key)

@@ -153,6 +153,37 @@ fn lookups_together_read_their_leaves_together() {
     assert_eq!(lens, [None, Some(8), Some(8), Some(10_000)]);
 }
 
+#[test]
+fn records_that_are_changed_together_have_their_leaves_read_together() {
+    let directory = tempfile::tempdir().unwrap();
+    let pool = common::open(directory.path(), 4096);
+    let tree = Tree::create(&pool, 0).unwrap();
+    tree.bulk_load((0..RECORDS).map(|number| (number.to_be_bytes(), number.to_le_bytes()))).unwrap();
+    let Shape { height, .. } = tree.check().unwrap();
+    drop(tree);
+    pool.close().unwrap();
+    drop(pool);
+
+    let (pool, storage) = open(directory.path());
+    let tree = Tree::open(&pool, 0).unwrap();
+    let keys: Vec<_> = (0..64).map(|at| (at * RECORDS / 64).to_be_bytes()).collect();
+    tree.warm(&keys).unwrap();
+    let (read, calls) = (pool.statistics().read, storage.calls());
+    // The engine of ring 0 has its free frames in several lists, so that less may be read together there.
+    assert!(
+        read >= 64 && (calls <= u64::from(height) || common::in_guest()),
+        "asked {calls} times for {read} pages"
+    );
+    // A key that is too long, and one behind all others.
+    tree.warm(&[&[7u8; 5000][..], &[0xff; 8]]).unwrap();
+    for key in &keys {
+        assert!(tree.upsert(key, &[7; 8]).unwrap());
+    }
+    if !common::in_guest() {
+        assert!(pool.statistics().read <= read + 1, "the leaves were in memory");
+    }
+}
+
 /// The frames do not suffice for the pages of all keys.
 #[test]
 fn lookups_together_end_where_memory_is_small() {
@@ -169,4 +200,5 @@ fn lookups_together_end_where_memory_is_small() {
     let mut found = 0;
     tree.get_many(&keys, |_, value| found += usize::from(value.is_some())).unwrap();
     assert_eq!(found, keys.len());
+    tree.warm(&keys).unwrap();
 }

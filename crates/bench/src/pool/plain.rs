@@ -22,6 +22,10 @@ pub trait Plain {
     }
     /// Inserts a key or replaces its value.
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
+    /// Like [`Session::put_many`], but each pair by itself.
+    fn put_many(&mut self, pairs: &[(&[u8], &[u8])]) -> Result<()> {
+        pairs.iter().try_for_each(|(key, value)| self.put(key, value))
+    }
     /// Removes a key; `false` if it was not there.
     fn remove(&mut self, key: &[u8]) -> Result<bool>;
     /// Like [`Session::scan`].
@@ -52,6 +56,10 @@ impl<P: Plain> Session for PlainSession<P> {
 
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         self.plain.put(key, value)
+    }
+
+    fn put_many(&mut self, pairs: &[(&[u8], &[u8])]) -> Result<()> {
+        self.plain.put_many(pairs)
     }
 
     fn scan(&mut self, from: &[u8], expected: Expected, visit: Visit<'_>) -> Result<()> {

@@ -109,6 +109,15 @@ pub trait Session {
     /// Inserts a key or replaces its value.
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
 
+    /// Puts several keys and values, in the way in which the store does that best: by default in one transaction.
+    fn put_many(&mut self, pairs: &[(&[u8], &[u8])]) -> Result<()> {
+        let mut body = |tx: &mut dyn Transaction| {
+            pairs.iter().try_for_each(|(key, value)| tx.insert(key, value))?;
+            Ok(Verdict::Commit)
+        };
+        self.transaction(Access::Write, &mut body).map(drop)
+    }
+
     /// Visits keys in ascending order, from the first that is not below `from`; about so many as are expected.
     fn scan(&mut self, from: &[u8], expected: Expected, visit: Visit<'_>) -> Result<()>;
 

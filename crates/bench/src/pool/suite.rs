@@ -31,6 +31,14 @@ pub fn behaves(store: &impl Store) {
     let several = [&b"e"[..], b"x", b"c", b"e"];
     session.get_many(&several, &mut |index, value| lens[index] = Some(value.map(<[u8]>::len))).unwrap();
     assert_eq!(lens, [Some(Some(120)), Some(None), Some(Some(5)), Some(Some(120))]);
+    session.put_many(&[(b"g", b"7"), (b"h", b"8"), (b"g", b"77")]).unwrap();
+    assert!(session.get(b"h", &mut value).unwrap() && value == b"8");
+    assert!(session.get(b"g", &mut value).unwrap() && value == b"77");
+    let mut both = |tx: &mut dyn super::store::Transaction| {
+        assert!(tx.remove(b"g")? && tx.remove(b"h")?);
+        Ok(Verdict::Commit)
+    };
+    session.transaction(Access::Write, &mut both).unwrap();
     assert_eq!(keys(&mut session, b"aa"), [b"b", b"c", b"d", b"e"]);
     assert_eq!(keys(&mut session, b""), [b"a", b"b", b"c", b"d"]);
 

@@ -93,6 +93,12 @@ impl Plain for &Tree<Arc<Pool>> {
         self.upsert(key, value).map(drop).map_err(failed)
     }
 
+    fn put_many(&mut self, pairs: &[(&[u8], &[u8])]) -> Result<()> {
+        let keys: Vec<&[u8]> = pairs.iter().map(|(key, _)| *key).collect();
+        self.warm(&keys).map_err(failed)?;
+        pairs.iter().try_for_each(|(key, value)| self.put(key, value))
+    }
+
     fn remove(&mut self, key: &[u8]) -> Result<bool> {
         Tree::remove(self, key).map_err(failed)
     }

@@ -83,9 +83,10 @@ struct Size {
 impl Size {
     fn of(options: &Options) -> Self {
         use {Mix::*, Popularity::*};
+        let updates = [(A, Uniform), (A, Zipf), (A16, Uniform), (B, Zipf)];
         let quick =
-            vec![(C, Uniform), (C, Zipf), (C16, Uniform), (A, Uniform), (A, Zipf), (B, Zipf), (E, Zipf)];
-        let full = [A, B, C, C16, E].iter().flat_map(|&mix| [(mix, Uniform), (mix, Zipf)]).collect();
+            [(C, Uniform), (C, Zipf), (C16, Uniform)].into_iter().chain(updates).chain([(E, Zipf)]).collect();
+        let full = [A, A16, B, C, C16, E].iter().flat_map(|&mix| [(mix, Uniform), (mix, Zipf)]).collect();
         Self {
             records: options.pick(600_000, 8_000_000),
             rounds: options.pick(3, 7),
@@ -309,7 +310,7 @@ impl Comparison {
 
 fn ratios(results: &Results, report: &mut Report) {
     for comparison in COMPARISONS {
-        for mix in [Mix::A, Mix::B, Mix::C, Mix::C16, Mix::E] {
+        for mix in [Mix::A, Mix::A16, Mix::B, Mix::C, Mix::C16, Mix::E] {
             let name = format!("{}_{}", comparison.name, format!("{mix:?}").to_lowercase());
             report.ratio(&name, comparison.ratio(results, mix));
         }
@@ -329,12 +330,12 @@ mod tests {
     fn a_small_run_measures_every_side_and_leaves_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let options = Options { directory: directory.path().to_owned(), ..Options::new(Mode::Quick) };
-        let cells = vec![(Mix::C16, Popularity::Uniform), (Mix::E, Popularity::Zipf)];
+        let cells = vec![(Mix::C16, Popularity::Uniform), (Mix::A16, Popularity::Uniform), (Mix::E, Popularity::Zipf)];
         let size = Size { records: 20_000, rounds: 1, window_ms: 20, cells };
         let report = run_sized(&options, &size, &mut |_| {}).unwrap();
         // Every side has a row for each cell, or a reason; a side of the pool has no excuse.
         let peers = ["lmdb", "rocksdb", "redb"];
-        for (stage, cells) in [("memory", 2), ("oom", 2), ("durable", 1)] {
+        for (stage, cells) in [("memory", 3), ("oom", 3), ("durable", 1)] {
             let trees: &[&str] =
                 if stage == "durable" { &[] } else { &["array", "stock", "vmcache", "hashtable"] };
             for side in trees.iter().copied().chain(["store"]).chain(peers) {

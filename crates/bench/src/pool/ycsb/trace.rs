@@ -29,14 +29,18 @@ impl Popularity {
     }
 }
 
-/// How many records are read at once where several are.
+/// Number of operations that a client does at once in the workloads that are named for it.
 pub const TOGETHER: usize = 16;
+/// Number of these operations that are reads, where half of them are updates.
+pub const HALF: usize = TOGETHER / 2;
 
-/// YCSB's core workloads, those that are asked for, and one that is none of them.
+/// YCSB's core workloads, those that are asked for, and two that are none of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Mix {
     /// Half reads, half updates.
     A,
+    /// [`HALF`] reads at once, then as many updates in one transaction.
+    A16,
     /// 95 % reads, 5 % updates.
     B,
     /// Reads.
@@ -52,7 +56,9 @@ pub enum Mix {
 pub enum Op {
     Read(u32),
     ReadMany([u32; TOGETHER]),
+    ReadHalf([u32; HALF]),
     Update(u32),
+    UpdateMany([u32; HALF]),
     /// A record that was not loaded, beside this one.
     Insert(u32),
     /// So many records from this one.
@@ -75,6 +81,13 @@ pub fn draw(mix: Mix, popularity: Popularity, records: u32, count: usize, seed: 
         let several = |_| Op::ReadMany(std::array::from_fn(|_| draw_record(&mut random)));
         return (0..count / TOGETHER).map(several).collect();
     }
+    if mix == Mix::A16 {
+        let pair = |_| {
+            let reads = Op::ReadHalf(std::array::from_fn(|_| draw_record(&mut random)));
+            [reads, Op::UpdateMany(std::array::from_fn(|_| draw_record(&mut random)))]
+        };
+        return (0..count / TOGETHER).flat_map(pair).collect();
+    }
     let mut ops = Vec::with_capacity(count);
     for _ in 0..count {
         let record = draw_record(&mut random);
@@ -82,7 +95,7 @@ pub fn draw(mix: Mix, popularity: Popularity, records: u32, count: usize, seed: 
         ops.push(match mix {
             Mix::A if chance < 50 => Op::Update(record),
             Mix::B if chance < 5 => Op::Update(record),
-            Mix::A | Mix::B | Mix::C | Mix::C16 => Op::Read(record),
+            Mix::A | Mix::A16 | Mix::B | Mix::C | Mix::C16 => Op::Read(record),
             Mix::E if chance < 5 => Op::Insert(record),
             Mix::E => Op::Scan(record, random.random_range(1..=100)),
         });
@@ -111,6 +124,8 @@ mod tests {
             |share: f64, expected: f64| assert!((share - expected).abs() < 0.01, "{share}, not {expected}");
         near(share(Mix::A, |op| matches!(op, Op::Update(_))), 0.5);
         near(share(Mix::A, |op| matches!(op, Op::Read(_))), 0.5);
+        near(share(Mix::A16, |op| matches!(op, Op::ReadHalf(_))), 0.5);
+        near(share(Mix::A16, |op| matches!(op, Op::UpdateMany(_))), 0.5);
         near(share(Mix::B, |op| matches!(op, Op::Update(_))), 0.05);
         near(share(Mix::C, |op| matches!(op, Op::Read(_))), 1.0);
         near(share(Mix::C16, |op| matches!(op, Op::ReadMany(_))), 1.0);

@@ -85,6 +85,11 @@ interface! {
     iter_key: fn(Object, *mut usize) -> Bytes;
     iter_value: fn(Object, *mut usize) -> Bytes;
     iter_get_error: fn(Object, Problem);
+    writebatch_create: fn() -> Object;
+    writebatch_destroy: fn(Object);
+    writebatch_clear: fn(Object);
+    writebatch_put: fn(Object, Bytes, usize, Bytes, usize);
+    write: fn(Object, Object, Object, Problem);
     writebatch_wi_create: fn(usize, c_uchar) -> Object;
     writebatch_wi_destroy: fn(Object);
     writebatch_wi_clear: fn(Object);

@@ -114,10 +114,15 @@ impl Store for RocksDb {
     type Session<'s> = RocksSession<'s>;
 
     fn session(&self) -> Result<RocksSession<'_>> {
-        // SAFETY: both are this session's; the batch with overwriting, so that a key is in it once.
-        let (batch, ahead) =
-            unsafe { ((self.rocks.writebatch_wi_create)(0, 1), (self.rocks.readoptions_create)()) };
-        Ok(RocksSession { store: self, batch, ahead, new: Vec::new() })
+        // SAFETY: all three are this session's. The indexed batch overwrites, so that a key is in it once.
+        let (batch, plain_batch, ahead) = unsafe {
+            (
+                (self.rocks.writebatch_wi_create)(0, 1),
+                (self.rocks.writebatch_create)(),
+                (self.rocks.readoptions_create)(),
+            )
+        };
+        Ok(RocksSession { store: self, batch, plain_batch, ahead, new: Vec::new() })
     }
 
     /// Memtables are written and compacted to the end, as they would be in time.
@@ -138,7 +143,10 @@ impl Store for RocksDb {
 /// A thread's session.
 pub struct RocksSession<'s> {
     store: &'s RocksDb,
+    /// The transaction that runs.
     batch: Object,
+    /// Writes that nobody reads before they are in the database.
+    plain_batch: Object,
     /// How scans read.
     ahead: Object,
     new: Vec<u8>,
@@ -146,9 +154,10 @@ pub struct RocksSession<'s> {
 
 impl Drop for RocksSession<'_> {
     fn drop(&mut self) {
-        // SAFETY: both are the session's own.
+        // SAFETY: these are the session's own.
         unsafe {
             (self.store.rocks.writebatch_wi_destroy)(self.batch);
+            (self.store.rocks.writebatch_destroy)(self.plain_batch);
             (self.store.rocks.readoptions_destroy)(self.ahead);
         }
     }
@@ -260,6 +269,20 @@ impl Session for RocksSession<'_> {
         unsafe {
             let put = store.rocks.put;
             put(store.database, store.write, key_bytes, key.len(), value_bytes, value.len(), &mut problem);
+            said(&store.rocks, problem)
+        }
+    }
+
+    fn put_many(&mut self, pairs: &[(&[u8], &[u8])]) -> Result<()> {
+        let (store, batch, mut problem) = (self.store, self.plain_batch, null_mut());
+        // SAFETY: the database is open. The batch is this session's, and copies keys and values.
+        unsafe {
+            (store.rocks.writebatch_clear)(batch);
+            for (key, value) in pairs {
+                let (key_bytes, value_bytes) = (key.as_ptr().cast(), value.as_ptr().cast());
+                (store.rocks.writebatch_put)(batch, key_bytes, key.len(), value_bytes, value.len());
+            }
+            (store.rocks.write)(store.database, store.write, batch, &mut problem);
             said(&store.rocks, problem)
         }
     }
