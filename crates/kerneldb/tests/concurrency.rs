@@ -184,6 +184,49 @@ fn read_only_transactions_see_whole_transactions() {
     db.verify().unwrap();
 }
 
+/// A key is deleted while a snapshot keeps its value. The next write drops the value, then the tombstone, and takes the tombstone's
+/// place. It is rolled back, so no reader may see it.
+#[test]
+fn a_rolled_back_write_in_place_of_a_tombstone_is_never_read() {
+    if !can_run() {
+        return;
+    }
+    for (name, db) in variants() {
+        let mut log = db.log_reader();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut s = db.session().unwrap();
+                let mut reads = 0u64;
+                while !stop.load(Ordering::Relaxed) {
+                    if let Ok(Some(value)) = s.get(b"k") {
+                        assert_eq!(value.data, b"committed", "{name}");
+                    }
+                    reads += 1;
+                }
+                reads
+            });
+            let (mut s, mut keeper) = (db.session().unwrap(), db.session().unwrap());
+            for _ in 0..3000 {
+                put(&mut s, b"k", b"committed").unwrap();
+                put(&mut s, b"k", b"committed").unwrap();
+                keeper.begin_read_only().unwrap();
+                let _ = s.delete(b"k");
+                keeper.commit().unwrap();
+                s.begin().unwrap();
+                let _ = put(&mut s, b"k", b"rolled back");
+                s.rollback().unwrap();
+                if let Some(log) = &mut log {
+                    log.drain(usize::MAX, &mut |_| {});
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+            assert!(reader.join().unwrap() > 0, "{name}");
+        });
+        db.verify().unwrap();
+    }
+}
+
 /// Inserts and deletes of ever new keys do not use up memory: the collector removes their entries.
 #[test]
 fn churn_is_collected() {

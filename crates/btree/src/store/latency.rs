@@ -46,7 +46,8 @@ pub struct Latency {
 #[non_exhaustive]
 pub struct Latencies {
     /// Commits of transactions that wrote something: from the call until it returns. With
-    /// [`Durability::Sync`](super::Durability::Sync) they include the wait for the log.
+    /// [`Durability::Sync`](super::Durability::Sync) they include the wait for the log. The last attempt of
+    /// [`Store::update`](super::Store::update) locks out other commits before its body runs. Its duration begins after the body.
     pub commits: Latency,
     /// Writes of the log, each with its fsync. One write is for all commits that wait for it.
     pub log_writes: Latency,

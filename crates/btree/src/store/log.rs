@@ -33,7 +33,7 @@ use bedplate_threads::forks;
 use super::disk::{Disk, Segment, is_full};
 use super::error::{Error, Result};
 use super::latency::Recorder;
-use super::limits::{LOG_SLACK_BYTES, LOG_SLACK_SHARE, LOG_STEP_BYTES, SEGMENT_BYTES};
+use super::limits::{LOG_BUFFER_BYTES, LOG_SLACK_BYTES, LOG_SLACK_SHARE, LOG_STEP_BYTES, SEGMENT_BYTES};
 use super::record::{self, Checkpoint, HEADER, Write};
 use super::replay::{self, Replay};
 
@@ -307,12 +307,30 @@ impl Log {
         if writer.len >= SEGMENT_BYTES {
             self.begin_segment(writer, from)?;
         }
+        if batch.len() as u64 >= LOG_BUFFER_BYTES {
+            self.allocate_ahead(writer, 2 * batch.len() as u64);
+        }
         let begin = Instant::now();
         writer.current.append(batch)?;
         writer.len += batch.len() as u64;
         writer.current.sync()?;
         self.write_latency.record(begin);
         Ok(())
+    }
+
+    /// Has space for more bytes than are needed now, if the file system has it. A reservation that needs space waits for `writer`, and
+    /// so for the fsync during which it is held. After this, asynchronous commits find the space that they need meanwhile.
+    fn allocate_ahead(&self, writer: &mut Writer, more: u64) {
+        let (needed, allocated) = {
+            let state = self.lock();
+            (state.needed() + more, state.allocated)
+        };
+        // If there is no space, the reservations that need it say so.
+        if needed > allocated
+            && let Ok(allocated) = writer.allocate(needed)
+        {
+            self.lock().allocated = allocated;
+        }
     }
 
     /// Durations of writes with their fsync.

@@ -12,7 +12,8 @@ use crate::pool::Pool;
 /// 1. Each record has a greater number than all records before it. When a pool is opened again, after a crash or not, the log is
 ///    durable up to the last record that was, and numbers continue above it. Otherwise opening the pool fails with
 ///    [`Error::LogTooShort`](crate::Error::LogTooShort), or reading a page with
-///    [`Error::PageAheadOfLog`](crate::Error::PageAheadOfLog).
+///    [`Error::PageAheadOfLog`](crate::Error::PageAheadOfLog). A page that is first read after new records have passed its LSN is
+///    not noticed.
 /// 2. The user holds a page exclusively while it appends a record about it, and then calls `set_lsn`.
 /// 3. The record after which nothing refers to a page has its number in some page before the user frees the first one.
 /// 4. The first record about a page that was allocated has the page's whole payload. Redo of that record finds zeros, or

@@ -130,8 +130,8 @@ impl Client {
     #[track_caller]
     pub fn rest(&mut self) -> Vec<u8> {
         let mut all = Vec::new();
-        let start = Instant::now();
         loop {
+            let start = Instant::now();
             match self.socket.read_to_end(&mut all) {
                 Ok(_) => return all,
                 Err(e) if e.kind() == ErrorKind::ConnectionReset => return all,
