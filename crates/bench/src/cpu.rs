@@ -34,17 +34,17 @@ pub struct CpuTime {
 }
 
 impl CpuTime {
-    /// Of the calling thread.
+    /// Processor time of the calling thread.
     pub fn of_thread() -> Self {
         Self::of(libc::RUSAGE_THREAD)
     }
 
-    /// Of this process: of all its threads, those that ended included.
+    /// Processor time of all threads of this process, those that have ended included.
     pub fn of_process() -> Self {
         Self::of(libc::RUSAGE_SELF)
     }
 
-    /// Of this process's children that have ended and been waited for, and of theirs.
+    /// Processor time of this process's children that have ended and been waited for, and of their children.
     pub fn of_children() -> Self {
         Self::of(libc::RUSAGE_CHILDREN)
     }

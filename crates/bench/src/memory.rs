@@ -60,7 +60,7 @@ struct BytesPerKey {
 }
 
 impl BytesPerKey {
-    /// Of `keys` keys that let `used_memory` grow by `growth` bytes. Redis has no arena.
+    /// Bytes per key, where `keys` keys made `used_memory` grow by `growth` bytes. Redis has no arena.
     fn new(keys: u64, growth: u64, arena: Option<Arena>) -> BytesPerKey {
         let used = growth as f64 / keys as f64;
         let share = |bytes: u64, heap: u64| {

@@ -67,7 +67,7 @@ const SETTLING: Duration = Duration::from_millis(10_500);
 /// The cost and the output of a run.
 struct Passed {
     wall_ns: f64,
-    /// Of the program and of the daemon.
+    /// Processor time of the program and of the daemon.
     cpu_ns: f64,
     device_bytes: Option<f64>,
     output: Vec<u8>,

@@ -14,7 +14,7 @@ pub struct Statistics {
     pub written: u64,
     /// Pages whose writing failed; they stay in memory.
     pub write_failed: u64,
-    /// Of the pages written to storage in their places, those that the page provider wrote.
+    /// Number of pages that the page provider wrote to their places in storage.
     pub provider_written: u64,
     /// How often a thread of the page provider began to free frames, and until there were enough it did not sleep.
     pub provider_wakeups: u64,

@@ -83,7 +83,7 @@ fn killed_at_random_moments_under_load() {
     let mut owners: Vec<Owner> =
         (0..5).map(|i| Owner::new(format!("owner{i}"), /* may lose */ i >= 3)).collect();
     let mut pairs = [None; PAIRS];
-    // Of the round before.
+    // The attempts of the round before.
     let mut attempts: Attempts = Default::default();
     let (mut acknowledged, mut more, mut starts) = (0, 0, Vec::new());
     for kill in 0..=kills {

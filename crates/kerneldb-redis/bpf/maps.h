@@ -62,7 +62,7 @@ struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(map_flags, BPF_F_MMAPABLE); __
 struct { __uint(type, BPF_MAP_TYPE_RINGBUF); __uint(max_entries, SRV_BELL_BYTES); } srv_bell SEC(".maps");
 struct { __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, struct srv_stats); } srv_counters SEC(".maps");
 struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(map_flags, BPF_F_MMAPABLE); __uint(max_entries, 1); __type(key, __u32); __type(value, struct srv_gate); } srv_gates SEC(".maps");
-/* Of the programs that one partition after the other goes on with: SRV_ON, SRV_EXEC (commands.h). */
+/* Programs to which a partition's program jumps for the next partition: SRV_ON, SRV_EXEC (commands.h). */
 struct { __uint(type, BPF_MAP_TYPE_PROG_ARRAY); __uint(max_entries, 2 * KDB_MAX_PARTITIONS); __type(key, __u32); __type(value, __u32); } srv_jumps SEC(".maps");
 struct { __uint(type, BPF_MAP_TYPE_PROG_ARRAY); __uint(max_entries, 2 * KDB_MAX_PARTITIONS); __type(key, __u32); __type(value, __u32); } srv_local_jumps SEC(".maps");
 /* The programs behind the trampolines: [0] is the one in use; of srv_senders, [1] is the local path's. */

@@ -107,8 +107,8 @@ impl Error {
         move |source| Self::System { what, source }
     }
 
-    /// Of a page, as the board has it: the fault of its first unit that has one. The page begins at `page` in its file, the
-    /// unit at `unit`, which may be before it.
+    /// The error of a page from the board's fault, which is that of the page's first faulty unit. The page begins at offset `page`
+    /// in its file. The unit begins at `unit`, which may be before the page.
     pub(crate) fn of(fault: Fault, file: u32, page: u64, unit: u64) -> Self {
         let Fault { code, detail } = fault;
         match code {

@@ -79,8 +79,8 @@ impl Scan {
         self
     }
 
-    /// So many pages may be out at a time: 1 by default. The channel's memory has to have two frames more than that, of 2 MiB
-    /// each, because each of these pages may be in another frame.
+    /// Number of pages that the worker may hold at a time; 1 by default. The channel's memory must have two more frames of 2 MiB
+    /// than that, because each of these pages may be in another frame.
     ///
     /// # Errors
     /// It is 0, or more than [`MAX_PAGES_HELD`].

@@ -242,7 +242,7 @@ static void functions(void) {
 
 // ---- Reservations and the program break --------------------------------------------------------------------------
 
-// Who is not the allocator has the kernel's break, and reservations that cannot be read.
+// Callers other than the allocator get the kernel's break, and reservations that cannot be read.
 static void others(void) {
     long before = status_kib("RssShmem");
     char *start = sbrk(2 * MIB);

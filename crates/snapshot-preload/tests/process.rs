@@ -135,7 +135,7 @@ fn a_program_with_a_limit_on_files_runs_without_snapshots() {
     }
 }
 
-/// Whoever may open the device needs no capability.
+/// A user who may open the device needs no capability.
 #[test]
 fn an_ordinary_user_has_snapshots() {
     // A device of its own, which everybody may open, in the place of the machine's.

@@ -136,7 +136,7 @@ fn as_many_as_there_can_be_and_no_more() {
     for setting in settings().filter(|setting| setting.kind != Kind::Fork) {
         let Some(memory) = memory(MIB, setting) else { continue };
         let mut snapshots = Vec::new();
-        // Whoever opens it to read waits until somebody has it open to write; nothing is polled.
+        // A process that opens the FIFO to read waits until another one opens it to write, so nothing polls.
         let folder = tempfile::tempdir().unwrap();
         let gate = folder.path().join("gate");
         rustix::fs::mknodat(rustix::fs::CWD, &gate, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();

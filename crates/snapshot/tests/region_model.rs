@@ -20,7 +20,7 @@ const PAGES: usize = 512 + 50;
 enum Step {
     /// These pages, if they are free.
     Claim(Range<usize>),
-    /// So many pages anywhere, aligned.
+    /// A number of pages at any place, with an alignment.
     ClaimAnywhere(usize, usize),
     /// Whether they are claimed or not.
     Release(Range<usize>),
@@ -142,7 +142,7 @@ impl World<'_> {
                 let (bytes, claimed) = (self.bytes.clone(), self.claimed.clone());
                 self.images.push(Image { reader, bytes, claimed });
             }
-            // Of processes that ended some may still be counted.
+            // The region may still count processes that have ended.
             Err(Error::TooManySnapshots { .. }) => {}
             Err(Error::Unavailable { .. }) if self.is_in_place => {}
             Err(error) => panic!("{error}"),

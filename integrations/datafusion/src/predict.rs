@@ -28,7 +28,7 @@ pub struct Predictor {
 }
 
 impl Predictor {
-    /// Of a file of which a part is scanned.
+    /// The predictor for a file of which a part is scanned.
     pub fn new(metadata: Arc<ParquetMetaData>, part: Option<FileRange>) -> Self {
         let mut extents: Vec<_> = (0..metadata.num_row_groups())
             .filter_map(|group| {

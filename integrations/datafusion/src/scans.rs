@@ -54,7 +54,7 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// So many readers, or one if the file has many.
+    /// A lease of `wanted` readers, or of one if the file has many.
     pub fn new(shared: Arc<Shared>, path: PathBuf, wanted: usize) -> Self {
         let mut readers = shared.readers.lock().unwrap_or_else(PoisonError::into_inner);
         let count = readers.entry(path.clone()).or_default();

@@ -52,7 +52,7 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// Of a span that covers one range.
+    /// The piece of a span that covers one range.
     pub fn new(span: Span, range: usize) -> Self {
         Self { span, ranges: vec![range], is_part: false, gaps: 0 }
     }

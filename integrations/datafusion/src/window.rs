@@ -40,7 +40,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Of a file that was opened.
+    /// The window of a file that was opened.
     pub fn new(opened: Opened, predictor: Predictor, buffers: Buffers, read_ahead: u64) -> Self {
         let unit = opened.readers[0].alignment() as u64;
         let lent = Arc::default();

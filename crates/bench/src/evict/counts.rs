@@ -123,7 +123,7 @@ pub fn in_ring0(process: &'static Process, kind: Kind) -> Result<Counts> {
         (interrupts_of_linux(), process.statistics(), process.shootdown_statistics());
     let stale = subject.pool.statistics().stale;
     let replaced = replace(&subject, || {
-        // Who cannot enter goes on natively, and is seen in the counts.
+        // A thread that cannot enter ring 0 continues in ring 3, which the counts show.
         let _ = process.enter();
     })?;
     let happened = process.statistics() - statistics;

@@ -26,7 +26,7 @@ use crate::{Error, Result};
 pub enum Loop {
     /// The next requests follow the last replies.
     Closed,
-    /// So many requests per second are due, over all connections.
+    /// Requests are due at a rate, over all connections.
     Open {
         /// Requests per second.
         rate: f64,

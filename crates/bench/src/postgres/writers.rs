@@ -28,7 +28,7 @@ const CHECKPOINT_PAUSE: Duration = Duration::from_millis(500);
 
 /// A measurement of writers and scans beside each other.
 pub struct Writing {
-    /// Of updates.
+    /// Latencies of updates.
     pub latencies: Latencies,
     pub scans: u64,
 }

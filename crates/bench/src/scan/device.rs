@@ -13,7 +13,7 @@ use crate::{Error, Result};
 pub const SIZE: usize = 2 << 20;
 pub const DEPTH: usize = 8;
 
-/// Who says what the device gives.
+/// The program that measures the device's rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judge {
     Fio,

@@ -31,7 +31,7 @@ pub struct Pass {
     pub whole: bool,
     pub wall_ns: u64,
     pub consume_ns: u64,
-    /// Of the thread that consumes; of its process; of the kernel's workers.
+    /// Processor time of the consuming thread, of its process, and of the kernel's workers.
     pub worker_ns: u64,
     pub process_ns: u64,
     pub kernel_ns: u64,

@@ -18,7 +18,7 @@ pub struct Pacer {
 }
 
 impl Pacer {
-    /// So many bytes in a second; it rests after every `slice` of them, which is to be a part of what a worker waits for.
+    /// A pacer for a number of bytes per second. It rests after each `slice` bytes, which should be less than a worker waits for.
     pub fn new(bytes_per_s: f64, slice: u64) -> Self {
         let slice_ns = (slice as f64 / bytes_per_s * 1e9) as u64;
         Self { clock: Clock::best(), slice, slice_ns, since: 0, bytes: 0, late_ns: 0, rests: 0 }
@@ -44,7 +44,7 @@ impl Pacer {
             std::thread::sleep(Duration::from_nanos(due - now));
             self.rests += 1;
         }
-        // Who could not be on time at all does not run ahead for long afterwards.
+        // A side that was late for long does not run ahead for long afterwards.
         self.late_ns = self.clock.now().saturating_sub(due).min(self.slice_ns);
         true
     }

@@ -130,7 +130,7 @@ fn begin(kind: Kind, file: PathBuf, device: Option<PathBuf>) -> Result<Serve<Que
     }))
 }
 
-/// So many bytes of a buffer that begin at a page.
+/// A part of a buffer that has `bytes` bytes and begins at a page.
 pub fn aligned(buffer: &mut [u8], bytes: usize) -> &mut [u8] {
     let pad = buffer.as_ptr().align_offset(4096);
     &mut buffer[pad..pad + bytes]
@@ -215,7 +215,7 @@ mod tests {
                 let pass = side.ask(&question).unwrap();
                 assert!(pass.whole);
                 question.check(kind, &pass, &data).unwrap();
-                // Whoever goes past the page cache reads what is wanted, and maybe where it is.
+                // A side that bypasses the page cache reads the wanted bytes, and perhaps the file's metadata.
                 let over = pass.over_read().filter(|_| kind != Kind::Buffered).unwrap_or(0.0);
                 assert!((0.0..65536.0).contains(&over), "{kind:?} {batch:?} {pass:?}");
                 let wrong = Pass { sum: pass.sum + 1, ..pass };

@@ -76,7 +76,7 @@ impl Order {
 struct Question {
     order: Order,
     threads: usize,
-    /// Of all threads.
+    /// Writes of all threads.
     writes: usize,
     round: u64,
 }
@@ -101,7 +101,7 @@ fn start_ring0(bytes: usize) -> Result<std::result::Result<Apart<Question, Round
 struct Scale {
     bytes: usize,
     rounds: usize,
-    /// Of all threads, in a round.
+    /// Writes of all threads in a round.
     writes: usize,
 }
 

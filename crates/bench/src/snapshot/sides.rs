@@ -137,7 +137,7 @@ impl Pattern {
         }
     }
 
-    /// So many of the pages, others for every seed.
+    /// Chooses `count` of the pages, different ones for each seed.
     pub fn choose(self, pages: usize, count: usize, seed: u64) -> Vec<usize> {
         const RANGE: usize = 256;
         let mut random = SmallRng::seed_from_u64(seed);

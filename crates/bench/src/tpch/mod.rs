@@ -51,7 +51,7 @@ pub struct Progress<'a> {
 }
 
 impl<'a> Progress<'a> {
-    /// Of so many steps.
+    /// Progress of `total` steps.
     pub fn new(sink: Sink<'a>, total: usize) -> Self {
         Self { sink, done: 0, total }
     }

@@ -19,7 +19,7 @@ impl LastLsn {
         Self(AtomicU64::new(lsn))
     }
 
-    /// A page has this number.
+    /// Notes that a page has this LSN. Any thread may call it.
     #[inline]
     pub fn note(&self, lsn: u64) {
         if lsn > self.get() {

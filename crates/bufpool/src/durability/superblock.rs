@@ -5,8 +5,8 @@
 //! tells the page size. With larger pages, both are in page 0, and the rest of the pages 0 and 1 is unused. Page 2 and the
 //! following ones, up to [`FIRST`], belong to the double-write area (`double_write`).
 //!
-//! `clean` says that everything in storage is of one moment, the last [`close`](crate::Pool::close). It is taken back,
-//! durably, before the first page is written after it.
+//! `clean` says that all pages in storage are as the last [`close`](crate::Pool::close) left them. The flag is cleared,
+//! durably, before the first page is written after that.
 //!
 //! Version 1 of the format did not have `written_up_to` and `lsn`. The pool reads it, and stores version 2. Programs that
 //! know pages of 4 KiB only wrote this size into the record, too. They refuse a record with another size.
@@ -40,7 +40,7 @@ pub(crate) struct Superblock {
     pub size: PageSize,
     /// Pages from here on were not allocated when this was written.
     pub end: u64,
-    /// Nor were pages from here on ever since: there is no room for them.
+    /// Pages from here on have not been allocated since then either, because storage has no room for them.
     pub room: u64,
     /// The first page of the list of free pages, zero for none; valid when `clean`.
     pub free: u64,
@@ -57,12 +57,12 @@ pub(crate) struct Superblock {
 const WORDS: usize = 7 + ROOTS + 2;
 
 impl Superblock {
-    /// Of an empty pool.
+    /// The superblock of an empty pool.
     pub fn empty(size: PageSize) -> Self {
         Self { size, end: FIRST, room: FIRST, written_up_to: FIRST, clean: true, ..Self::default() }
     }
 
-    /// What is in storage is not of one moment any more.
+    /// Clears `clean`: pages in storage are about to differ from those of the last close.
     pub fn open(&mut self) {
         self.clean = false;
         self.free = 0;

@@ -132,7 +132,7 @@ impl<'p> Copies<'p> {
         let buffer = self.buffer.as_mut().expect("storage does not have it yet");
         let image = buffer.image_mut(self.pages.len());
         // The header word is in storage what `seal` makes it.
-        // SAFETY: the page is held shared, so nobody writes it; the buffer is another memory.
+        // SAFETY: the page is held shared, so no thread writes it, and the buffer does not overlap with it.
         unsafe { ptr::copy_nonoverlapping(from.add(8), image.as_mut_ptr().add(8), image.len() - 8) };
         sweep::copied(self.core.engine.state_of(frame, page));
         page::seal(image, page);

@@ -35,7 +35,7 @@ impl File {
         let open = |flags| {
             let mut options = OpenOptions::new();
             options.read(true).write(true).create(!device).truncate(false);
-            // Of a device: neither a file system that is mounted nor another pool has it.
+            // With this flag the kernel refuses a device that a mounted file system or another pool uses.
             options.custom_flags(if device { flags | libc::O_EXCL } else { flags });
             patiently(device, || options.open(path))
         };

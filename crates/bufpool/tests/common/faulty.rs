@@ -31,7 +31,7 @@ impl Clone for Faulty {
 
 struct Inner {
     disk: Mutex<Disk>,
-    /// Of a million operations, how many fail.
+    /// Number of operations in a million that fail.
     reads: AtomicU32,
     writes: AtomicU32,
     syncs: AtomicU32,

@@ -345,7 +345,7 @@ fn updates(engine: Engine) {
     workload::run(engine, &random_setup(), &[Work::Set(b'a', 8)], &clients);
 }
 
-/// Who holds the lock of a key, as the lock's users say.
+/// The number of holders of a key's lock, as its users count them.
 #[derive(Default)]
 struct Holders {
     shared: u32,

@@ -21,7 +21,7 @@ impl Protocol {
 }
 
 /// Appends replies to a buffer. Types that RESP2 lacks become the RESP2 types that Redis uses for them.
-/// Whoever opens an aggregate writes as many elements as announced.
+/// A caller that opens an aggregate must write as many elements as it has announced.
 #[derive(Debug)]
 pub struct Writer<'a> {
     out: &'a mut Vec<u8>,

@@ -16,8 +16,8 @@ use super::idle::Idle;
 use super::layout::srv_conn;
 use bedplate_kerneldb::attach::ArrayMapping;
 
-/// So many active clients and so many replies per second (packets with replies of the kernel, in fact) begin a
-/// busy time; half of either ends it.
+/// A busy time begins with this many active clients and replies per second, counted as packets with the kernel's replies. It ends at
+/// half of either number.
 const CLIENTS: u32 = 16;
 const REPLIES_PER_S: u64 = 5_000;
 /// So much of the processors' time may be idle in a busy time, in percent; twice of it ends it.

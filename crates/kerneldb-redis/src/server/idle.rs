@@ -14,8 +14,8 @@ struct Times {
 }
 
 impl Times {
-    /// Of the first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal; the rest is contained in
-    /// those.
+    /// Reads the first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal. These contain the other
+    /// numbers.
     fn parse(stat: &str) -> Option<Self> {
         let line = stat.lines().next()?.strip_prefix("cpu ")?;
         let times: Vec<u64> = line.split_whitespace().take(8).map_while(|time| time.parse().ok()).collect();

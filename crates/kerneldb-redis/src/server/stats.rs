@@ -27,7 +27,7 @@ pub struct ServerStats {
     pub request_bytes: u64,
     /// Commands answered in the kernel.
     pub kernel_commands: u64,
-    /// Of those, the ones answered in the client's send call (local fast path).
+    /// Those among them that were answered in the client's send call (local fast path).
     pub local_commands: u64,
     /// Packets that carried replies of the kernel.
     pub kernel_replies: u64,

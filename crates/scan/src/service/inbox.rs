@@ -46,7 +46,7 @@ pub struct Founding {
 pub enum Command {
     Open(Opening, Sender<Result<usize>>),
     Found(Founding, Sender<Result<usize>>),
-    /// Of a pool, by the board of who joins.
+    /// A pool, and the board of the worker that joins it.
     Join(usize, Arc<Board>, Sender<Result<usize>>),
     /// A pool and its member.
     Leave(usize, usize),

@@ -124,7 +124,7 @@ fn a_file_that_changes_all_the_time_is_an_error_in_the_end() {
     assert_eq!(there.len(), 2);
     assert!(there.iter().all(|(_, fault, _)| *fault == CHANGING), "{there:?}");
     assert_eq!(there.iter().map(|(offset, ..)| *offset).collect::<BTreeSet<_>>(), offsets);
-    // Who comes when the file is at rest has all of it; who has errors has them once.
+    // A worker that joins when the file has settled gets all of it. A worker that had errors does not get them again.
     let other = scene.join(2);
     loads = scene.second();
     assert_eq!((loads, ready(&other).len(), ready(&board).len()), (2, 2, 2));

@@ -65,7 +65,7 @@ struct Known {
     terms: Terms,
     /// The files, if they are not watched, for members of this process to judge what they have of them.
     judged: Vec<File>,
-    /// Of the files, for those who join from elsewhere.
+    /// The files' paths, for members in other processes.
     names: Vec<Vec<u8>>,
 }
 
@@ -163,7 +163,7 @@ impl PoolOptions {
         self
     }
 
-    /// So many pages may each worker have out at a time: 1 by default. The pool's memory has to have as many frames of 2 MiB for
+    /// Number of pages that each worker may hold at a time; 1 by default. The pool's memory must have as many frames of 2 MiB for
     /// each worker, and three more.
     ///
     /// # Errors

@@ -28,7 +28,7 @@ use crate::plan::Range;
 pub(crate) struct Cancelled {
     /// How many bytes of them the worker had no frame of.
     pub bytes: u64,
-    /// Of the chunks before this number the worker must pass over them.
+    /// The worker must skip these bytes, which are in chunks before this number.
     pub before: u64,
 }
 

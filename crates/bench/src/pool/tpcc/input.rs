@@ -88,8 +88,8 @@ impl Input {
     }
 }
 
-/// Of a deck of 23 cards, how many are of each kind (clause 5.2.4.2): 43.5 % payments, 4.3 % of each of the others, the
-/// rest new orders.
+/// Number of cards of each kind in a deck of 23 (clause 5.2.4.2): 43.5 % payments, 4.3 % of each of the others, and new orders for the
+/// rest.
 const DECK: [usize; 5] = [10, 10, 1, 1, 1];
 
 /// The terminals of some warehouses, which one thread plays.

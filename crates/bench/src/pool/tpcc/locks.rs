@@ -83,7 +83,7 @@ fn wanted(input: &Input) -> Vec<Want> {
             all.extend([(district(level.place), false), (stock(level.place.w), false)])
         }
     }
-    // Of the same lock the exclusive one is kept, which comes first.
+    // If a lock is wanted in both modes, the exclusive one stays, because it comes first.
     all.sort_unstable_by_key(|&(lock, exclusive)| (lock, !exclusive));
     all.dedup_by_key(|want| want.0);
     all

@@ -48,7 +48,7 @@ pub(crate) const BENCH: Benchmark = Benchmark {
 };
 
 const THREADS: u32 = 2;
-/// Of the population and of the constants.
+/// The seed of the population and of the constants.
 const SEED: u64 = 42;
 /// What a warehouse's rows and keys have, on average; the items, which all share, are 9 MB.
 const WAREHOUSE_BYTES: u64 = 70 << 20;
@@ -280,7 +280,7 @@ fn rows(side: Side, durable: bool, windows: &[Window], report: &mut Report) {
         row.set(kind, count);
     }
     row.set("rolled_back", all.rolled_back);
-    // Of new orders.
+    // Rate and latencies are those of new orders.
     all.new_orders.fill(&mut row);
     report.rows.push(row);
 }

@@ -36,7 +36,7 @@ pub struct Plan {
 pub struct Window {
     pub operations: u64,
     pub seconds: f64,
-    /// Of the whole process.
+    /// Processor time of the whole process.
     pub cpu_seconds: f64,
 }
 

@@ -61,7 +61,7 @@ pub enum Op {
     UpdateMany([u32; HALF]),
     /// A record that was not loaded, beside this one.
     Insert(u32),
-    /// So many records from this one.
+    /// A scan from this record over a number of records.
     Scan(u32, u32),
 }
 

@@ -59,11 +59,11 @@ pub struct Cost {
     pub busy: f64,
 }
 
-/// Who runs cells.
+/// Runs cells.
 pub struct Stage {
     data: Data,
     file: PathBuf,
-    /// Of all that are not slow, in bytes per second.
+    /// The rate of all workers that are not slow, in bytes per second.
     pace: f64,
     processes: Vec<Process>,
     host: Host,

@@ -25,7 +25,7 @@ pub const CANDIDATE: Candidate =
 const NAME: &str = "bedplate-datafusion";
 /// The size of files from which on the program serves them, unless it is told otherwise.
 const MINIMUM_BYTES: u64 = 16 << 20;
-/// Of a control group's memory, the daemon has one part in so many.
+/// The daemon has the control group's memory divided by this.
 const PART_OF_MEMORY: u64 = 4;
 
 /// Memory of the program without the service, and of the service for each partition of a scan.

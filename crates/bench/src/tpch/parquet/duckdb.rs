@@ -21,13 +21,13 @@ const QUERY: &str = include_str!("query.py");
 const LIBRARY: &str = "libbedplate_scan_preload.so";
 /// The size of files from which on `bedplate scan run` serves them, unless it is told otherwise.
 const MINIMUM_BYTES: u64 = 64 << 20;
-/// Of a control group's memory, the daemons and DuckDB each have one part in so many.
+/// The daemons and DuckDB each have the control group's memory divided by this.
 const PART_OF_MEMORY: u64 = 4;
 
 struct DuckDb {
     files: Files,
     scale: f64,
-    /// Of the DuckDB that is measured.
+    /// The version of the DuckDB that is measured.
     version: String,
     /// Files of at least so many bytes are served.
     minimum: u64,

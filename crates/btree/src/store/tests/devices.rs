@@ -165,7 +165,7 @@ impl Memory {
         self.state().segments.clear();
     }
 
-    /// Of the bytes that were not synced, the first ones are there, and the last of these may be wrong.
+    /// Crashes. A random number of the bytes that were not synced is kept, and the last of these may be wrong.
     pub fn crash(&self) {
         let state = &mut *self.state();
         (state.dead, state.fuse, state.fail) = (false, 0, None);

@@ -8,7 +8,7 @@ use super::load::dump;
 use crate::store::{Durability, Error, LoadPolicy, Store};
 
 const PAGES: u64 = 2000;
-/// So many that neither the load nor the commit of these tests finds enough pages besides them.
+/// With this many pages reserved, the load and the commit of these tests do not find enough.
 const RESERVED: u64 = 1600;
 
 fn is_full(error: &Error) -> bool {

@@ -104,7 +104,7 @@ pub(super) fn find(storage: &dyn Storage, size: PageSize) -> Result<(Vec<Found>,
 }
 
 impl Found {
-    /// Whether the program that wrote this header also knew the other regions.
+    /// Whether a program that knew only the first two regions wrote this header. Its copies have no checksums in the header.
     pub fn is_of_first_version(&self) -> bool {
         self.copies.first().is_some_and(|(_, sum)| sum.is_none())
     }

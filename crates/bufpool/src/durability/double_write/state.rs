@@ -73,7 +73,7 @@ impl State {
         state
     }
 
-    /// The free region of these that could not be written least often.
+    /// The free region among these with the fewest write errors, and of several such regions the one that was used least recently.
     pub fn find_free(&self, regions: Range<usize>) -> Option<usize> {
         let free = regions.filter(|index| self.regions[*index].status == Status::Free);
         free.min_by_key(|index| (self.regions[*index].errors, self.regions[*index].sequence))

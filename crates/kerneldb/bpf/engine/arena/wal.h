@@ -55,7 +55,7 @@ static __always_inline void wal_ahead(const struct kdb_wal_rec *rec)
 
 	if (!rec->off || (rec->pos ^ end) < WAL_STRETCH)
 		return;
-	/* Of whichever CPU this is by now: it is only touched. */
+	/* The thread may have moved to another CPU. That does no harm, because the memory is only touched. */
 	__u32 cpu = bpf_get_smp_processor_id();
 	if (cpu >= kdb_config.ncpus)
 		return;

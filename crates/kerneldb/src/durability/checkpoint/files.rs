@@ -131,7 +131,7 @@ fn write_temporary(
 ) -> Result<CheckpointInfo> {
     let path = dir.path(&checkpoint_name(source.timestamp()));
     let io = |e| Error::io(format!("writing {}", path.display()), e);
-    // Of a run that was killed.
+    // A process that was killed may have left this file.
     let _ = dir.remove(TEMPORARY);
     let mut file = dir.create(TEMPORARY).map_err(io)?;
     let (mut at, mut synced) = (0u64, 0u64);

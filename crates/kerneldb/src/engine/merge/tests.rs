@@ -343,7 +343,7 @@ fn writes_of_transactions_that_ended_without_a_record_are_forgotten() {
     for session in 0..10 {
         ring.read(&mut merge, record(KDB_REC_PUT, 0, (session, 1), 0, Some(&rewrite(b"value"))));
     }
-    // Of the even sessions that have ended, session 4 has committed: its record is not read yet.
+    // The even sessions have ended. Session 4 has committed, but its record is not read yet.
     merge.abandon(|(session, _)| session.is_multiple_of(2));
     merge.abandon(|(session, _)| session.is_multiple_of(2));
     merge.settle(std::iter::once(10), || vec![11]);

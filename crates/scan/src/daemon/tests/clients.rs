@@ -201,7 +201,7 @@ fn a_pools_list_of_chunks_is_counted() {
         matches!(&reply, Reply::Failed { text, .. } if text.contains("1572864 chunks of 2 MiB takes 200802304 bytes")),
         "{reply:?}"
     );
-    // Of an eighth of it there is enough memory for the list.
+    // For an eighth of the file, there is enough memory for the list.
     sparse.set_len(3 << 37).unwrap();
     let socket = scene.client();
     let reply = begin(&socket, &request, &open(path_of(&sparse), OFlags::RDONLY)).message;

@@ -85,7 +85,7 @@ impl Scene {
         assert_eq!(pages, self.chunks * (FRAME / 4096) as u64);
     }
 
-    /// Whoever was connected has left nothing.
+    /// Clients that were connected have left nothing in the daemon.
     fn nothing_is_left(&self) {
         let end = Instant::now() + PATIENCE;
         loop {

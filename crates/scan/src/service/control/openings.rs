@@ -90,7 +90,7 @@ impl Control {
     fn join(&mut self, pool: usize, board: Arc<Board>) -> Result<usize> {
         let (id, now) = (self.number(), self.clock.now());
         match self.pools.get_mut(&pool) {
-            // Who had the key before the last that could give it was gone.
+            // The client got the key before the last member that could give it left.
             Some(pool) if pool.closing => Err(unknown()),
             Some(pool) => pool.join(id, board, now).map(|()| id),
             None => Err(Error::Gone),

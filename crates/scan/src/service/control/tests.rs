@@ -97,7 +97,7 @@ fn a_step_that_fails_takes_back_those_before() {
         let opening = scene.opening();
         scene.ask(false, |answer| Command::Open(opening, answer)).unwrap().unwrap();
         assert_eq!(scene.left(), ([FILES, 1], [1, 0, 0]));
-        // Who has heard of it asks for statistics.
+        // A thread that learns of the change asks for statistics.
         assert_eq!(scene.inbox.census(), [1, 0, 0]);
     }
 }
@@ -135,7 +135,7 @@ fn a_closed_channel_leaves_no_memory() {
     assert_eq!(Arc::strong_count(&scene.frames), 1);
 }
 
-/// Who had the key of a pool that is over, and asks too late.
+/// A client has the key of a pool that has ended, and asks too late.
 #[test]
 fn a_pool_that_is_over_is_not_joined() {
     let mut scene = Scene::new();

@@ -39,7 +39,7 @@ use pool::Pool;
 use rates::TICK;
 use worker::Worker;
 
-/// Of the pool: the least that two workers can share.
+/// Frames of the pool: the smallest number that two workers can share.
 const FRAMES: usize = 6;
 /// One more than there are frames, and one after it.
 const CHUNKS: usize = 8;
@@ -78,7 +78,7 @@ struct Loop {
 impl Loop {
     fn new() -> Self {
         static MEMORY: OnceLock<Arc<Frames>> = OnceLock::new();
-        // Of it only the number of frames is used.
+        // The model uses only the number of frames of this memory.
         let frames = MEMORY.get_or_init(|| Arc::new(Frames::new(FRAMES).unwrap())).clone();
         let mut plan = Plan::of_sizes(&[(CHUNKS * FRAME) as u64], FRAME);
         let everything = plan.everything();

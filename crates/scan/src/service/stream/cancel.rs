@@ -41,7 +41,7 @@ impl Stream {
                         discarded.push(turn.number);
                     }
                 }
-                // Of the frame that it has begun the worker knows what it has had.
+                // The worker has begun this frame, and knows which of its bytes it has had.
                 Slot::Given { turn, .. } => {
                     if self.board.entries()[slot].word.state() == State::Ready {
                         bytes += ranges.take_from_all(&mut turn.wanted);

@@ -17,7 +17,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// Of files of these sizes, with what is read at first in the worker's hands.
+    /// A stream over files of these sizes. The worker has the frames that are read first.
     fn new(sizes: &[usize]) -> Self {
         let folder = Folder::new(sizes);
         let files: Vec<File> = folder.open(sizes.len());

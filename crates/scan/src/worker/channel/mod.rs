@@ -379,7 +379,8 @@ impl Channel {
         if !sleeper.poll() {
             return Ok(false);
         }
-        // Who published before this could be seen does not take it back, and the worker may not ask again for long.
+        // The service may have published news before it could see that the worker polls. It does not publish them again, and the worker
+        // may not look again for long.
         if self.has_news() {
             sleeper.awake();
             return Ok(true);

@@ -309,7 +309,7 @@ impl Session for RocksSession<'_> {
     }
 }
 
-/// Of the transaction that runs: its batch is the session's.
+/// The operations of the running transaction. Its writes are in the session's batch.
 impl Transaction for RocksSession<'_> {
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
         let (store, mut problem, mut len) = (self.store, null_mut(), 0);
