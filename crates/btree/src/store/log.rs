@@ -196,14 +196,7 @@ impl Log {
             }
         }
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let (needed, allocated) = {
-            let state = self.lock();
-            (state.needed(), state.allocated)
-        };
-        if needed > allocated {
-            let allocated = writer.allocate(needed)?;
-            self.lock().allocated = allocated;
-        }
+        self.allocate(&mut writer, 0)?;
         Ok(reservation)
     }
 
@@ -308,7 +301,9 @@ impl Log {
             self.begin_segment(writer, from)?;
         }
         if batch.len() as u64 >= LOG_BUFFER_BYTES {
-            self.allocate_ahead(writer, 2 * batch.len() as u64);
+            // A reservation that needs space waits for `writer`, and so for this fsync. With this, asynchronous commits have the space
+            // that they need meanwhile. If there is no space, the reservations that need it say so.
+            let _ = self.allocate(writer, 2 * batch.len() as u64);
         }
         let begin = Instant::now();
         writer.current.append(batch)?;
@@ -318,19 +313,17 @@ impl Log {
         Ok(())
     }
 
-    /// Has space for more bytes than are needed now, if the file system has it. A reservation that needs space waits for `writer`, and
-    /// so for the fsync during which it is held. After this, asynchronous commits find the space that they need meanwhile.
-    fn allocate_ahead(&self, writer: &mut Writer, more: u64) {
+    /// Has space for what the log needs now, and for `more` bytes.
+    fn allocate(&self, writer: &mut Writer, more: u64) -> io::Result<()> {
         let (needed, allocated) = {
             let state = self.lock();
             (state.needed() + more, state.allocated)
         };
-        // If there is no space, the reservations that need it say so.
-        if needed > allocated
-            && let Ok(allocated) = writer.allocate(needed)
-        {
+        if needed > allocated {
+            let allocated = writer.allocate(needed)?;
             self.lock().allocated = allocated;
         }
+        Ok(())
     }
 
     /// Durations of writes with their fsync.

@@ -83,10 +83,10 @@ struct Size {
 impl Size {
     fn of(options: &Options) -> Self {
         use {Mix::*, Popularity::*};
-        let updates = [(A, Uniform), (A, Zipf), (A16, Uniform), (B, Zipf)];
-        let quick =
-            [(C, Uniform), (C, Zipf), (C16, Uniform)].into_iter().chain(updates).chain([(E, Zipf)]).collect();
-        let full = [A, A16, B, C, C16, E].iter().flat_map(|&mix| [(mix, Uniform), (mix, Zipf)]).collect();
+        let reads = [(C, Uniform), (C, Zipf), (C16, Uniform)];
+        let changes = [(A, Uniform), (A, Zipf), (A16, Uniform), (B, Zipf), (E, Zipf)];
+        let quick = [&reads[..], &changes].concat();
+        let full = Mix::ALL.iter().flat_map(|&mix| [(mix, Uniform), (mix, Zipf)]).collect();
         Self {
             records: options.pick(600_000, 8_000_000),
             rounds: options.pick(3, 7),
@@ -310,7 +310,7 @@ impl Comparison {
 
 fn ratios(results: &Results, report: &mut Report) {
     for comparison in COMPARISONS {
-        for mix in [Mix::A, Mix::A16, Mix::B, Mix::C, Mix::C16, Mix::E] {
+        for mix in Mix::ALL {
             let name = format!("{}_{}", comparison.name, format!("{mix:?}").to_lowercase());
             report.ratio(&name, comparison.ratio(results, mix));
         }
@@ -330,7 +330,8 @@ mod tests {
     fn a_small_run_measures_every_side_and_leaves_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let options = Options { directory: directory.path().to_owned(), ..Options::new(Mode::Quick) };
-        let cells = vec![(Mix::C16, Popularity::Uniform), (Mix::A16, Popularity::Uniform), (Mix::E, Popularity::Zipf)];
+        let of = |mix| (mix, Popularity::Uniform);
+        let cells = vec![of(Mix::C16), of(Mix::A16), (Mix::E, Popularity::Zipf)];
         let size = Size { records: 20_000, rounds: 1, window_ms: 20, cells };
         let report = run_sized(&options, &size, &mut |_| {}).unwrap();
         // Every side has a row for each cell, or a reason; a side of the pool has no excuse.

@@ -8,7 +8,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-use super::trace::{Mix, Op, Popularity, draw, load_order};
+use super::trace::{Mix, Op, Popularity, TOGETHER, draw, load_order};
 use crate::cpu::CpuTime;
 use crate::pool::store::{Access, Session, Store, Verdict};
 use crate::{Error, Result};
@@ -166,7 +166,6 @@ impl<S: Session> Client<S> {
         match *op {
             Op::Read(record) => self.read(record)?,
             Op::ReadMany(records) => return self.read_many(&records),
-            Op::ReadHalf(records) => return self.read_many(&records),
             Op::UpdateMany(records) => return self.write_many(&records),
             Op::Update(record) => self.write(key(record, false))?,
             Op::Insert(record) => self.write(key(record, true))?,
@@ -184,15 +183,15 @@ impl<S: Session> Client<S> {
         }
     }
 
-    fn read_many<const N: usize>(&mut self, records: &[u32; N]) -> Result<u64> {
+    fn read_many(&mut self, records: &[u32; TOGETHER]) -> Result<u64> {
         let keys = records.map(|record| key(record, false));
-        let mut right = [false; N];
+        let mut right = [false; TOGETHER];
         let mut each = |index: usize, value: Option<&[u8]>| {
             right[index] = value.is_some_and(|value| value.len() == VALUE && value.starts_with(&keys[index]));
         };
         self.session.get_many(&keys.each_ref().map(|key| &key[..]), &mut each)?;
         match records.iter().zip(right).find(|(_, right)| !right) {
-            None => Ok(N as u64),
+            None => Ok(TOGETHER as u64),
             Some((record, _)) => Err(Error::engine(format!("record {record} is not what was written"))),
         }
     }
@@ -203,16 +202,16 @@ impl<S: Session> Client<S> {
         self.session.put(&key, &value)
     }
 
-    fn write_many<const N: usize>(&mut self, records: &[u32; N]) -> Result<u64> {
+    fn write_many(&mut self, records: &[u32; TOGETHER]) -> Result<u64> {
         let keys = records.map(|record| key(record, false));
         let values = keys.map(|key| {
             let mut value = [0; VALUE];
             fill(&mut value, key, &mut self.random);
             value
         });
-        let pairs: [(&[u8], &[u8]); N] = std::array::from_fn(|at| (&keys[at][..], &values[at][..]));
+        let pairs: [(&[u8], &[u8]); TOGETHER] = std::array::from_fn(|at| (&keys[at][..], &values[at][..]));
         self.session.put_many(&pairs)?;
-        Ok(N as u64)
+        Ok(TOGETHER as u64)
     }
 
     fn scan(&mut self, record: u32, count: u32) -> Result<()> {
@@ -244,7 +243,7 @@ mod tests {
         assert_eq!(store.copy().len(), 500);
         assert_eq!(warm(&store, records).unwrap().operations, 500);
         assert!(warm(&store, records + 1).is_err());
-        for mix in [Mix::A, Mix::A16, Mix::B, Mix::C, Mix::C16, Mix::E] {
+        for mix in Mix::ALL {
             let plan =
                 Plan { mix, popularity: Popularity::Zipf, records, threads: 2, window_ms: 30, seed: 1 };
             let window = measure(&store, &plan).unwrap();

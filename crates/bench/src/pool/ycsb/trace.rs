@@ -29,17 +29,15 @@ impl Popularity {
     }
 }
 
-/// Number of operations that a client does at once in the workloads that are named for it.
+/// Number of records that a client reads or updates at once, in the workloads that are named for it.
 pub const TOGETHER: usize = 16;
-/// Number of these operations that are reads, where half of them are updates.
-pub const HALF: usize = TOGETHER / 2;
 
 /// YCSB's core workloads, those that are asked for, and two that are none of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Mix {
     /// Half reads, half updates.
     A,
-    /// [`HALF`] reads at once, then as many updates in one transaction.
+    /// Reads of [`TOGETHER`] records at once, and updates of as many others in one transaction, in turns.
     A16,
     /// 95 % reads, 5 % updates.
     B,
@@ -51,14 +49,18 @@ pub enum Mix {
     E,
 }
 
+impl Mix {
+    /// All workloads.
+    pub const ALL: [Mix; 6] = [Mix::A, Mix::A16, Mix::B, Mix::C, Mix::C16, Mix::E];
+}
+
 /// An operation on a record, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     Read(u32),
     ReadMany([u32; TOGETHER]),
-    ReadHalf([u32; HALF]),
     Update(u32),
-    UpdateMany([u32; HALF]),
+    UpdateMany([u32; TOGETHER]),
     /// A record that was not loaded, beside this one.
     Insert(u32),
     /// A scan from this record over a number of records.
@@ -77,16 +79,12 @@ pub fn draw(mix: Mix, popularity: Popularity, records: u32, count: usize, seed: 
             key_of_rank(rank, scatter, records.into()) as u32
         }
     };
-    if mix == Mix::C16 {
-        let several = |_| Op::ReadMany(std::array::from_fn(|_| draw_record(&mut random)));
-        return (0..count / TOGETHER).map(several).collect();
-    }
-    if mix == Mix::A16 {
-        let pair = |_| {
-            let reads = Op::ReadHalf(std::array::from_fn(|_| draw_record(&mut random)));
-            [reads, Op::UpdateMany(std::array::from_fn(|_| draw_record(&mut random)))]
+    if matches!(mix, Mix::A16 | Mix::C16) {
+        let several = |at| {
+            let records = std::array::from_fn(|_| draw_record(&mut random));
+            if mix == Mix::A16 && at % 2 == 1 { Op::UpdateMany(records) } else { Op::ReadMany(records) }
         };
-        return (0..count / TOGETHER).flat_map(pair).collect();
+        return (0..count / TOGETHER).map(several).collect();
     }
     let mut ops = Vec::with_capacity(count);
     for _ in 0..count {
@@ -124,7 +122,7 @@ mod tests {
             |share: f64, expected: f64| assert!((share - expected).abs() < 0.01, "{share}, not {expected}");
         near(share(Mix::A, |op| matches!(op, Op::Update(_))), 0.5);
         near(share(Mix::A, |op| matches!(op, Op::Read(_))), 0.5);
-        near(share(Mix::A16, |op| matches!(op, Op::ReadHalf(_))), 0.5);
+        near(share(Mix::A16, |op| matches!(op, Op::ReadMany(_))), 0.5);
         near(share(Mix::A16, |op| matches!(op, Op::UpdateMany(_))), 0.5);
         near(share(Mix::B, |op| matches!(op, Op::Update(_))), 0.05);
         near(share(Mix::C, |op| matches!(op, Op::Read(_))), 1.0);

@@ -382,7 +382,7 @@ mod tests {
         let is_short = || {
             assert!(
                 !signals.is_awake.load(Ordering::Relaxed),
-                "who takes a frame from now on wakes the provider"
+                "a thread that takes a frame from now on wakes the provider"
             );
             assert!(signals.state.try_lock().is_ok());
             true
