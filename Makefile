@@ -106,7 +106,7 @@ docs:
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items
 
 unit:
-	cargo test --locked --workspace
+	cargo test --locked --workspace --no-fail-fast
 
 test-vm: setup ## Run the tests that need ring 0 or older kernels, on stock kernels in virtual machines
 	scripts/test-vm.sh

@@ -33,7 +33,7 @@ use bedplate_threads::forks;
 use super::disk::{Disk, Segment, is_full};
 use super::error::{Error, Result};
 use super::latency::Recorder;
-use super::limits::{LOG_BUFFER_BYTES, LOG_SLACK_BYTES, LOG_SLACK_SHARE, LOG_STEP_BYTES, SEGMENT_BYTES};
+use super::limits::{LOG_SLACK_BYTES, LOG_SLACK_SHARE, LOG_STEP_BYTES, SEGMENT_BYTES};
 use super::record::{self, Checkpoint, HEADER, Write};
 use super::replay::{self, Replay};
 
@@ -243,6 +243,12 @@ impl Log {
 
     /// Returns when the log is durable up to an LSN.
     pub fn make_durable(&self, up_to: u64) -> io::Result<()> {
+        self.write_up_to(up_to, false)
+    }
+
+    /// Returns when the log is durable up to an LSN. With `ahead`, the log has space afterwards for commits that are appended
+    /// during this write, if the file system has it.
+    fn write_up_to(&self, up_to: u64, ahead: bool) -> io::Result<()> {
         if self.is_inherited() {
             return Err(io::Error::other("the store is the parent process's: open another one"));
         }
@@ -265,7 +271,7 @@ impl Log {
         let mut batch = std::mem::replace(&mut state.buffer, spare);
         drop(state);
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let outcome = self.write(&mut writer, from, &batch);
+        let outcome = self.write(&mut writer, from, &batch, ahead);
         drop(writer);
         batch.clear();
         // A transaction of many megabytes should not keep its memory.
@@ -292,15 +298,15 @@ impl Log {
             }
             state.end
         };
-        self.make_durable(end)
+        self.write_up_to(end, true)
     }
 
-    /// Writes a batch that begins at `from`, and makes it durable.
-    fn write(&self, writer: &mut Writer, from: u64, batch: &[u8]) -> io::Result<()> {
+    /// Writes a batch that begins at `from`, and makes it durable. With `ahead`, allocates space for twice as much again first.
+    fn write(&self, writer: &mut Writer, from: u64, batch: &[u8], ahead: bool) -> io::Result<()> {
         if writer.len >= SEGMENT_BYTES {
             self.begin_segment(writer, from)?;
         }
-        if batch.len() as u64 >= LOG_BUFFER_BYTES {
+        if ahead {
             // A reservation that needs space waits for `writer`, and so for this fsync. With this, asynchronous commits have the space
             // that they need meanwhile. If there is no space, the reservations that need it say so.
             let _ = self.allocate(writer, 2 * batch.len() as u64);
