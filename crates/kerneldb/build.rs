@@ -44,6 +44,7 @@ fn main() {
         ("bpf/trace.bpf.c", "trace_arena", arena),
         ("bpf/trace.bpf.c", "trace_hashmap", hashmap),
         ("bpf/examples/voter.bpf.c", "voter", arena),
+        ("bpf/examples/accounts.bpf.c", "accounts", arena),
     ] {
         SkeletonBuilder::new()
             .source(root.join(source))

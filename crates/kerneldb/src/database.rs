@@ -10,13 +10,13 @@ use std::{
 };
 
 use crate::{
-    Application, Error, ExpiryStats, LogReader, LogTxn, Procedure, Replayer, Result, Session, Snapshot,
-    Timeouts, Trace, Verified,
+    Application, Error, ExpiryStats, LogReader, LogTxn, Procedure, ProcedureInfo, Replayer, Result, Session,
+    Snapshot, Timeouts, Trace, Verified,
     attach::{self, Attachment, LoadedObject},
     config::Config,
     engine::{DumpMethod, Engine, HeapStats},
     expirer::Expirer,
-    session::TraceProgram,
+    session::{self, TraceProgram},
     stats::Stats,
 };
 
@@ -79,6 +79,29 @@ impl Database {
             return Err(Error::Config("procedures need a database with one partition".into()));
         }
         self.load_application(elf, 0)?.procedure(entry)
+    }
+
+    /// Loads a library: a compiled object with procedures (`bedplate/procedure.h`), which sessions then call by name
+    /// ([`Session::call`]). Returns their names. With `replace`, the library of the same name is replaced as a whole if there is one;
+    /// calls that run are not affected.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] if the object has no procedure, if one of its procedures is in another library, if the library is
+    /// loaded already and not to be replaced, or at a limit ([`crate::limits::PROCEDURES_MAX`],
+    /// [`crate::limits::LIBRARY_BYTES_MAX`]); [`Error::Kernel`] if the kernel refuses a program. An error changes nothing.
+    pub fn load_library(&self, library: &str, elf: &[u8], replace: bool) -> Result<Vec<String>> {
+        session::load_library(&self.engine, library, elf, replace)
+    }
+
+    /// Removes a library; false if there is none. Calls that run end normally.
+    pub fn unload_library(&self, library: &str) -> bool {
+        self.engine.procedures.remove(library)
+    }
+
+    /// The procedures that can be called by name.
+    pub fn procedures(&self) -> Vec<ProcedureInfo> {
+        session::list_procedures(&self.engine)
     }
 
     /// Loads a further eBPF object onto the data of one partition ([`crate::attach`]). The data stays as long as the

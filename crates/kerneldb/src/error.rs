@@ -6,6 +6,16 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// A procedure has refused the call, for this reason. If it had written before inside of a caller's transaction, that
+    /// transaction can only be rolled back.
+    #[error("{0}")]
+    Refused(String),
+    /// There is no procedure of this name.
+    #[error("there is no procedure {0}")]
+    NoProcedure(String),
+    /// A procedure used a key of another partition than its first argument's.
+    #[error("the procedure used a key of another partition")]
+    OtherPartition,
     /// A lock is held by another transaction. The transaction, if any, must be rolled back; retry it.
     #[error("conflict with another transaction")]
     Conflict,

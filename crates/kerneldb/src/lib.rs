@@ -35,7 +35,10 @@ pub use durability::{Store, StoreConfig, checkpoint, recovery, store, wal};
 pub use engine::{DumpMethod, ExpiryStats, HeapStats, LogReader, Snapshot, SnapshotItem, Verified};
 pub use error::{Error, Result};
 pub use limits::{KEY_MAX, TRACE_OPS, TX_KEYS_MAX, VALUE_MAX};
-pub use session::{Application, Procedure, Replayer, Session, TRACE_KEY, Trace, TraceOutcome, VOTER};
+pub use session::{
+    ACCOUNTS, Application, Procedure, ProcedureInfo, Replayer, Reply, Session, TRACE_KEY, Trace,
+    TraceOutcome, VOTER,
+};
 pub use stats::Stats;
 pub use timeouts::Timeouts;
 pub use types::{Durability, LogTxn, Op, SetCondition, SetOptions, Value, Written};

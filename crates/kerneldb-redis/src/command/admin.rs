@@ -47,7 +47,7 @@ pub(super) fn run<S: Operators, V: Services>(
 }
 
 /// Starts an administrative task, or looks whether it has ended.
-fn admin_task<S: Operators, V: Services>(
+pub(super) fn admin_task<S: Operators, V: Services>(
     core: &mut Core,
     ctx: &mut Ctx<'_, S, V>,
     task: AdminTask,

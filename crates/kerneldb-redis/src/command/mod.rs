@@ -29,6 +29,7 @@ mod introspect;
 mod keyspace;
 mod multi;
 mod operators;
+mod procedure;
 mod request;
 mod services;
 mod session;

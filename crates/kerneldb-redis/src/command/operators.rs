@@ -1,6 +1,6 @@
 //! What commands need of a session.
 
-use bedplate_kerneldb::{Durability, Error, Result, Session, SetOptions, Value, Written};
+use bedplate_kerneldb::{Durability, Error, Reply, Result, Session, SetOptions, Value, Written};
 
 /// The operators of one session, exactly as [`Session`] has them; commands are generic over it, so that
 /// they can be run on a model as well. See [`Session`] for what each one does.
@@ -20,6 +20,13 @@ pub trait Operators {
     fn compare_and_set(&mut self, key: &[u8], expected: &[u8], new: &[u8]) -> Result<Written>;
     fn commit(&mut self) -> Result<u64>;
     fn rollback(&mut self) -> Result<()>;
+    fn is_read_only_procedure(&self, name: &str) -> Result<bool> {
+        Err(Error::NoProcedure(name.to_owned()))
+    }
+    /// In an open transaction.
+    fn call(&mut self, name: &str, _arguments: &[&[u8]]) -> Result<Reply> {
+        Err(Error::NoProcedure(name.to_owned()))
+    }
     fn take_observed_ts(&mut self) -> u64;
     /// From the next transaction on: whether writes are logged. What commits wait for is the caller's
     /// business, so [`Durability::Async`] and [`Durability::Sync`] are the same here.
@@ -73,6 +80,14 @@ impl Operators for Session {
 
     fn rollback(&mut self) -> Result<()> {
         Session::rollback(self)
+    }
+
+    fn is_read_only_procedure(&self, name: &str) -> Result<bool> {
+        Session::is_read_only_procedure(self, name)
+    }
+
+    fn call(&mut self, name: &str, arguments: &[&[u8]]) -> Result<Reply> {
+        Session::call(self, name, arguments)
     }
 
     fn take_observed_ts(&mut self) -> u64 {

@@ -11,7 +11,7 @@ use super::operators::Operators;
 use super::services::{AdminTaskTicket, Counters, ServerState, Services};
 use super::shutdown::ShutdownNumber;
 use super::spec::{self, Cmd, Resolved, flags};
-use super::{admin, client, config, info, introspect, keyspace, session, transaction};
+use super::{admin, client, config, info, introspect, keyspace, procedure, session, transaction};
 use crate::resp::{Args, Protocol};
 use bedplate_kerneldb::Durability;
 
@@ -301,6 +301,8 @@ impl Core {
             Save | Bgsave | Lastsave | Shutdown | Wait | Waitaof | Bedplate => {
                 return admin::run(self, ctx, resolved, args);
             }
+            Proc => return procedure::manage(self, ctx, spec, args),
+            Call => procedure::call(self, ctx, args)?,
             Dbsize | Keys | Scan | Randomkey | Flushall | Flushdb => return self.keyspace(ctx, cmd, args),
             Client => client::run(self, ctx, spec, args)?,
             Config => config::run(ctx, spec, args)?,
@@ -330,14 +332,18 @@ impl Core {
         step
     }
 
+    /// Whether a command begins a transaction of its own, or goes on in one.
+    pub fn is_own_transaction<S: Operators, V: Services>(&self, ctx: &Ctx<'_, S, V>) -> bool {
+        !ctx.store.in_transaction() || ctx.unfinished.owns_transaction() && !self.in_exec
+    }
+
     fn data<S: Operators, V: Services>(
         &self,
         ctx: &mut Ctx<'_, S, V>,
         resolved: Resolved,
         args: Args<'_>,
     ) -> Run {
-        let resumes = ctx.unfinished.owns_transaction() && !self.in_exec;
-        if !ctx.store.in_transaction() || resumes {
+        if self.is_own_transaction(ctx) {
             return exec::auto_commit(resolved.cmd, ctx, args);
         }
         if ctx.store.is_failed() {

@@ -8,7 +8,7 @@ use super::calls::Calls;
 use super::clients::Clients;
 use super::settings::{Settings, Startup};
 use super::shutdown::Shutdown;
-use bedplate_kerneldb::{HeapStats, Result, SnapshotItem};
+use bedplate_kerneldb::{HeapStats, ProcedureInfo, Result, SnapshotItem};
 
 /// State that all connections of a server share. `Send + Sync`.
 #[derive(Debug)]
@@ -93,12 +93,21 @@ pub(super) fn unix_time() -> Duration {
 }
 
 /// Long work that a command starts and whose end it waits for without blocking its thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdminTask {
     /// SAVE, BEDPLATE CHECKPOINT: a checkpoint that has everything committed before.
     Checkpoint,
     /// BEDPLATE VERIFY: checks every invariant.
     Verify,
+    /// PROC LOAD, PROC REPLACE: loads the library in a file of the server's machine.
+    LoadLibrary {
+        /// The file, as the client has named it.
+        file: String,
+        /// Whether a library of the same name is replaced.
+        replace: bool,
+    },
+    /// PROC UNLOAD: removes a library.
+    UnloadLibrary(String),
 }
 
 /// Outcome of an administrative task: what was done, or the error for the client, with its code in front.
@@ -218,6 +227,11 @@ pub trait Services {
     /// Starts an administrative task, which does everything after this call. This error and that of the next method
     /// are sent to the client, with the code in front: `ERR the disk is full`.
     fn start_admin_task(&self, task: AdminTask) -> std::result::Result<Arc<AdminTaskTicket>, String>;
+
+    /// The procedures that CALL finds.
+    fn procedures(&self) -> Vec<ProcedureInfo> {
+        Vec::new()
+    }
 
     /// Asks for a checkpoint in the background. `Ok(false)` if one is running.
     fn save_in_background(&self) -> std::result::Result<bool, String>;

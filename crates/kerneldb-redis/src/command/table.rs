@@ -14,6 +14,7 @@ pub(super) static COMMANDS: &[Spec] = &[
     c(Cmd::Bedplate, "bedplate", -2, 0, (0, 0, 0), "slow", "server", "0.1.0", "Groups commands about durability, checkpoints and statistics.", BEDPLATE),
     c(Cmd::Begin, "begin", -1, FAST|NOSCRIPT, (0, 0, 0), "fast transaction", "transactions", "0.1.0", "Starts an interactive transaction; READ ONLY: on a snapshot.", NONE),
     c(Cmd::Bgsave, "bgsave", -1, ADMIN|NOSCRIPT|NO_ASYNC, (0, 0, 0), "admin slow dangerous", "server", "1.0.0", "Takes a checkpoint in the background.", NONE),
+    c(Cmd::Call, "call", -2, W|OOM|NOSCRIPT, (0, 0, 0), "write slow scripting", "scripting", "0.1.0", "Calls a procedure by name.", NONE),
     c(Cmd::Cas, "cas", 4, W|OOM|FAST, (1, 1, 1), "write string fast", "string", "0.1.0", "Writes a new value if the key has the expected one.", NONE),
     c(Cmd::Client, "client", -2, 0, (0, 0, 0), "slow", "connection", "2.4.0", "Groups commands about connections.", CLIENT),
     c(Cmd::Command, "command", -1, LOADING|STALE, (0, 0, 0), "slow connection", "server", "2.8.13", "Describes the commands.", COMMAND),
@@ -57,6 +58,7 @@ pub(super) static COMMANDS: &[Spec] = &[
     c(Cmd::Pexpiretime, "pexpiretime", 2, RO|FAST, (1, 1, 1), "keyspace read fast", "generic", "7.0.0", "Returns the Unix time in milliseconds at which a key expires.", NONE),
     c(Cmd::Ping, "ping", -1, FAST, (0, 0, 0), "fast connection", "connection", "1.0.0", "Returns PONG or its argument.", NONE),
     c(Cmd::Psetex, "psetex", 4, W|OOM, (1, 1, 1), "write string slow", "string", "2.6.0", "Writes a key that expires after so many milliseconds.", NONE),
+    c(Cmd::Proc, "proc", -2, 0, (0, 0, 0), "slow", "scripting", "0.1.0", "Groups commands about procedures.", PROC),
     c(Cmd::Pttl, "pttl", 2, RO|FAST, (1, 1, 1), "keyspace read fast", "generic", "2.6.0", "Returns the milliseconds until a key expires.", NONE),
     c(Cmd::Quit, "quit", -1, NOSCRIPT|LOADING|STALE|FAST|NO_AUTH|ALLOW_BUSY, (0, 0, 0), "fast connection", "connection", "1.0.0", "Closes the connection.", NONE),
     c(Cmd::Randomkey, "randomkey", 1, RO, (0, 0, 0), "keyspace read slow", "generic", "1.0.0", "Returns some key.", NONE),
@@ -92,6 +94,14 @@ static BEDPLATE: &[Spec] = &[
     sub("help", 2, LOADING|STALE, (0, 0, 0), "slow", "0.1.0"),
     sub("stats", 2, LOADING|STALE, (0, 0, 0), "slow", "0.1.0"),
     sub("verify", 2, ADMIN|NOSCRIPT, (0, 0, 0), "admin slow dangerous", "0.1.0"),
+];
+#[rustfmt::skip]
+static PROC: &[Spec] = &[
+    sub("help", 2, LOADING|STALE, (0, 0, 0), "slow scripting", "0.1.0"),
+    sub("list", 2, NOSCRIPT, (0, 0, 0), "slow scripting", "0.1.0"),
+    sub("load", 3, ADMIN|NOSCRIPT|NO_MULTI, (0, 0, 0), "admin slow dangerous scripting", "0.1.0"),
+    sub("replace", 3, ADMIN|NOSCRIPT|NO_MULTI, (0, 0, 0), "admin slow dangerous scripting", "0.1.0"),
+    sub("unload", 3, ADMIN|NOSCRIPT|NO_MULTI, (0, 0, 0), "admin slow dangerous scripting", "0.1.0"),
 ];
 #[rustfmt::skip]
 static CLIENT: &[Spec] = &[

@@ -41,7 +41,7 @@ impl AdminTaskQueue {
                 return None;
             }
             if let Some((kind, _)) = queue.waiting.front() {
-                let kind = *kind;
+                let kind = kind.clone();
                 let (same, others) =
                     std::mem::take(&mut queue.waiting).into_iter().partition(|(task, _)| *task == kind);
                 queue.waiting = others;

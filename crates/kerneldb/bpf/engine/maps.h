@@ -31,6 +31,15 @@ struct {
 	__type(value, struct kdb_io);
 } kdb_ios SEC(".maps");
 
+/* Calls of procedures; as many as I/O buffers. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct kdb_call);
+} kdb_calls SEC(".maps");
+
 /* Clock, snapshots, durability, statistics (the paper's `timestamps` map). */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

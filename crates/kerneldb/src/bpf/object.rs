@@ -8,7 +8,10 @@ use std::{
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 
 use super::{Program, kernel_error};
-use crate::{Error, Result, layout::kdb_config};
+use crate::{
+    Error, Result,
+    layout::{KDB_LAYOUT_VERSION, kdb_config},
+};
 
 /// Maps by name, to be reused by further objects.
 pub type MapFds = HashMap<String, OwnedFd>;
@@ -61,6 +64,16 @@ pub(crate) fn load(spec: &ObjectSpec<'_>) -> Result<LoadedObject> {
                 .and_then(|value| value.get_mut(..bytes.len()))
                 .ok_or_else(|| Error::Config(format!("{name} has an unexpected size")))?
                 .copy_from_slice(bytes);
+            continue;
+        }
+        if name.ends_with(".rodata.abi") {
+            let built_for = map.initial_value_mut().and_then(|value| value.get(..4)).map(<[u8]>::to_vec);
+            if built_for.as_deref() != Some(&KDB_LAYOUT_VERSION.to_ne_bytes()) {
+                return Err(Error::Config(format!(
+                    "{} was compiled with the headers of another version: compile it again",
+                    spec.name
+                )));
+            }
             continue;
         }
         if let Some((_, bytes)) = spec.constants.iter().find(|(section, _)| name.ends_with(section)) {
@@ -142,6 +155,12 @@ impl LoadedObject {
             .ok_or_else(|| Error::Config(format!("the eBPF object has no program {program}")))?
             .attach_cgroup(cgroup.as_raw_fd())
             .map_err(|e| kernel_error(format!("cannot attach {program}"), e))
+    }
+
+    /// The name and the section of each program.
+    pub fn programs(&self) -> Vec<(String, String)> {
+        let text = |text: &std::ffi::OsStr| text.to_string_lossy().into_owned();
+        self.object.progs().map(|program| (text(program.name()), text(program.section()))).collect()
     }
 
     /// Handle to a program.

@@ -1,7 +1,7 @@
 //! The engine: the loaded programs, the maps that they share, and the storage engine with the data.
 //!
 //! The engine knows neither sessions nor the [`Database`](crate::Database) handle; both are built on it. Its parts know
-//! each other from left to right: `log`, `reaper`, `expiry`, `control`, `memory_wait`, `storage` (the
+//! each other from left to right: `log`, `reaper`, `expiry`, `control`, `memory_wait`, `procedures`, `storage` (the
 //! interface of the storage engines), `merge`, `arena` and `hashmap` (the storage engines), `snapshot`.
 //!
 //! Locks, in order: the gate of `expiry`, `housekeeping`, `free_sessions`, a partition's growth lock; only the first two
@@ -15,6 +15,7 @@ mod housekeeping;
 mod log;
 mod memory_wait;
 mod merge;
+mod procedures;
 mod reaper;
 mod snapshot;
 mod storage;
@@ -28,6 +29,7 @@ pub use expiry::ExpiryStats;
 pub(crate) use expiry::{ExpiryCursor, Look, Seen, unix_ms};
 pub use log::{LogReader, OpRef, TxnSink};
 pub(crate) use memory_wait::{MemoryPressure, MemoryWait};
+pub(crate) use procedures::{Procedures, Registered};
 pub use snapshot::Snapshot;
 pub use storage::{DumpMethod, SnapshotItem, Verified};
 
@@ -35,7 +37,7 @@ use crate::{
     Error, Result,
     bpf::{self, ArrayMapping, GracePeriod, LoadedObject, MapFds, Program},
     config::{Config, EngineKind},
-    layout::{kdb_config, kdb_io},
+    layout::{kdb_call, kdb_config, kdb_io},
     limits::CPUS_MAX,
     stats::Stats,
 };
@@ -49,7 +51,7 @@ use housekeeping::Housekeeping;
 use storage::Storage;
 
 /// Maps that every object of a database shares, whatever its storage engine.
-const SHARED_MAPS: [&str; 3] = ["kdb_contexts", "kdb_ios", "kdb_states"];
+const SHARED_MAPS: [&str; 4] = ["kdb_contexts", "kdb_ios", "kdb_calls", "kdb_states"];
 
 /// The programs of one partition.
 pub(crate) struct Programs {
@@ -68,6 +70,9 @@ pub(crate) struct Engine {
     storage: Box<dyn Storage>,
     programs: Vec<Programs>,
     pub ios: ArrayMapping<kdb_io>,
+    /// The call of a procedure that has claimed the I/O buffer of the same index.
+    pub calls: ArrayMapping<kdb_call>,
+    pub procedures: Procedures,
     free_sessions: Mutex<Vec<u32>>,
     housekeeping: Mutex<Housekeeping>,
     grace: GracePeriod,
@@ -82,7 +87,7 @@ impl Engine {
         let ncpus = possible_cpus()?;
         let secrets = Secrets::draw()?;
         let ios = ncpus * 8 + 16;
-        let sizes = [("kdb_contexts", sessions(&config)), ("kdb_ios", ios)];
+        let sizes = [("kdb_contexts", sessions(&config)), ("kdb_ios", ios), ("kdb_calls", ios)];
         let (storage, objects): (Box<dyn Storage>, _) = match config.engine {
             EngineKind::Arena => {
                 let (store, objects) = ArenaStore::load(&config, ncpus, secrets, &sizes, &SHARED_MAPS)?;
@@ -97,6 +102,8 @@ impl Engine {
         let object = &objects[0];
         Ok(Engine {
             ios: ArrayMapping::new(object.map_fd("kdb_ios")?, ios)?,
+            calls: ArrayMapping::new(object.map_fd("kdb_calls")?, ios)?,
+            procedures: Procedures::default(),
             control: Control::new(config, secrets, object)?,
             free_sessions: Mutex::new((0..max_sessions).rev().collect()),
             housekeeping: Mutex::default(),

@@ -51,3 +51,6 @@ impl Application {
 
 /// The Voter example (`bpf/examples/voter.bpf.c`), for the tests and benchmarks.
 pub const VOTER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/voter.bpf.o"));
+
+/// The library of the example `bpf/examples/accounts.bpf.c`, for tests.
+pub const ACCOUNTS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/accounts.bpf.o"));

@@ -1,16 +1,21 @@
 //! Sessions and what runs operators through them.
 //!
 //! `operators` is the [`Session`], one system call for each operator; [`Trace`] runs many operators in one call,
-//! [`Procedure`] is a program of a user's [`Application`], and [`Replayer`] applies logged transactions.
+//! [`Session::call`] runs a procedure of a library by its name, [`Procedure`] is a program of a user's [`Application`], and [`Replayer`] applies logged transactions.
 
 mod application;
+mod call;
+mod library;
 mod operators;
 mod procedure;
 mod replayer;
 mod trace;
 mod trace_program;
 
-pub use application::{Application, VOTER};
+pub use application::{ACCOUNTS, Application, VOTER};
+pub use call::Reply;
+pub use library::ProcedureInfo;
+pub(crate) use library::{list as list_procedures, load as load_library};
 pub use operators::Session;
 pub use procedure::Procedure;
 pub use replayer::Replayer;

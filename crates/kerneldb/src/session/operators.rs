@@ -19,12 +19,14 @@ use crate::{
 /// ([`Error::keeps_transaction`]): the operation had no effect, the transaction stays open, and the same call may be
 /// repeated.
 pub struct Session {
-    db: Arc<Engine>,
-    index: u32,
+    pub(super) db: Arc<Engine>,
+    pub(super) index: u32,
     /// Not `Sync`, as a session must not be.
-    memory: MemoryWait,
+    pub(super) memory: MemoryWait,
+    /// Calls of procedures without memory, since the last one that had enough.
+    pub(super) calls_without_memory: Cell<u32>,
     /// Newest commit that results revealed since it was last asked for.
-    observed_ts: Cell<u64>,
+    pub(super) observed_ts: Cell<u64>,
 }
 
 /// An I/O buffer for the time of one operator.
@@ -98,7 +100,7 @@ impl<'a> Io<'a> {
     }
 
     /// The value that GET left.
-    fn result(&self) -> Value {
+    pub(crate) fn result(&self) -> Value {
         let io = self.ptr();
         // SAFETY: the buffer is claimed and the operator is done; the operator keeps vlen in bounds.
         unsafe {
@@ -136,7 +138,13 @@ impl Session {
 
     /// The session of an index that nobody else uses.
     pub(crate) fn with_index(db: Arc<Engine>, index: u32) -> Self {
-        let mut session = Session { db, index, memory: MemoryWait::default(), observed_ts: Cell::new(0) };
+        let mut session = Session {
+            db,
+            index,
+            memory: MemoryWait::default(),
+            calls_without_memory: Cell::new(0),
+            observed_ts: Cell::new(0),
+        };
         // The index may have served a session that was not logged.
         session.set_logged(true);
         session
@@ -480,6 +488,7 @@ pub(crate) fn error(status: u32) -> Error {
         KDB_ERR_TX_TIMED_OUT => Error::TimedOut,
         KDB_ERR_BUSY => Error::Busy,
         KDB_ERR_ABORTED => Error::Aborted,
+        KDB_ERR_PARTITION => Error::OtherPartition,
         _ => Error::State,
     }
 }

@@ -40,6 +40,7 @@ enum kdb_status {
 	KDB_OK = 0,               /* done; for GET: key found */
 	KDB_NOT_FOUND = 1,        /* GET, DELETE: no such key; compare-and-set: no such key */
 	KDB_MISMATCH = 2,         /* compare-and-set: the key holds another value */
+	KDB_REFUSED = 3,          /* a procedure refuses the call; kdb_call.text has the reason */
 	/* From here on: Error states. The transaction, if any, can only be rolled back, except after
 	 * KDB_ERR_WAL_FULL and KDB_ERR_BUSY. */
 	KDB_ERR_CONFLICT = 16,    /* a lock is held by another transaction (no-wait) */
@@ -142,6 +143,38 @@ struct kdb_io {
 #define KDB_IO_IF_EXPIRED 64u     /* auto-commit DELETE only if the newest version is expired (else KDB_MISMATCH) */
 #define KDB_IO_REPLAY 8u          /* recovery: not logged, commit_ts is an input */
 #define KDB_IO_REPEATS 128u       /* KDB_ERR_NO_MEMORY leaves a transaction as it was: the caller repeats the operator */
+
+/* ---- Calls of procedures by name: see procedure.h --------------------------------------------- */
+#define KDB_CALL_ARGUMENTS 16u    /* arguments of one call */
+#define KDB_CALL_BYTES 65536u     /* bytes of all arguments of one call together; power of two */
+#define KDB_CALL_TEXT 128u        /* bytes of the reason of a refusal */
+
+/* What a call replies if the procedure does not refuse it. */
+enum kdb_reply {
+	KDB_REPLY_OK = 0,
+	KDB_REPLY_NIL = 1,
+	KDB_REPLY_INTEGER = 2,    /* kdb_call.integer */
+	KDB_REPLY_VALUE = 3,      /* the value in the I/O buffer */
+};
+
+struct kdb_argument {
+	__u32 at;                 /* in kdb_call.bytes */
+	__u32 len;
+};
+
+/* A call. Element i of kdb_calls belongs to the call that has claimed element i of kdb_ios. */
+struct kdb_call {
+	__u32 arguments;          /* number of arguments */
+	__u32 reply;              /* out: enum kdb_reply */
+	__s64 integer;            /* out */
+	__u64 observed_ts;        /* out: newest commit that the call reveals */
+	__s64 number;             /* result of the functions that parse numbers */
+	__u32 text_len;           /* out: bytes of `text` */
+	__u32 _pad;
+	struct kdb_argument argument[KDB_CALL_ARGUMENTS];
+	__u8 text[KDB_CALL_TEXT]; /* out: why the procedure refuses */
+	__u8 bytes[KDB_CALL_BYTES + 64];
+};
 
 /* ---- Global state (the paper's `timestamps` map), one element, memory-mapped ------------------- */
 struct kdb_cpu_stats {

@@ -1,0 +1,98 @@
+//! Procedures: CALL, and PROC for the libraries that have them.
+
+use bedplate_kerneldb::{Error, Reply};
+
+use super::admin::admin_task;
+use super::exec::{Ctx, Fail, Run};
+use super::introspect::help;
+use super::operators::Operators;
+use super::request::{Core, Step};
+use super::services::{AdminTask, Services};
+use super::spec::Spec;
+use crate::resp::Args;
+
+/// Runs CALL: in the open transaction, or in one of its own, which is tried again as those of other commands are.
+pub(super) fn call<S: Operators, V: Services>(core: &Core, ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
+    let name = std::str::from_utf8(args.get(1)).map_err(|_| "ERR a procedure's name is text")?;
+    let read_only = ctx.store.is_read_only_procedure(name)?;
+    let arguments: Vec<&[u8]> = args.from(2).collect();
+    if core.is_own_transaction(ctx) {
+        return ctx.transaction(read_only, |ctx| run(ctx, name, &arguments)).map_err(|fail| match fail {
+            Fail::Store(Error::Refused(reason)) => Fail::Reply(reason.into_bytes()),
+            fail => fail,
+        });
+    }
+    if ctx.store.is_failed() {
+        return Err(Fail::Store(ctx.store.failure()));
+    }
+    run(ctx, name, &arguments).map_err(|fail| match fail {
+        // A queue goes on after a refusal without effects, and is rolled back after one with effects.
+        Fail::Store(Error::Refused(reason)) if !core.in_exec || !ctx.store.is_failed() => {
+            Fail::Reply(reason.into_bytes())
+        }
+        fail => fail,
+    })
+}
+
+fn run<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, name: &str, arguments: &[&[u8]]) -> Run {
+    match ctx.store.call(name, arguments)? {
+        Reply::Ok => ctx.out.ok(),
+        Reply::Nil => ctx.out.null(),
+        Reply::Integer(number) => ctx.out.integer(number),
+        Reply::Value(value) => ctx.out.bulk(&value),
+    }
+    Ok(())
+}
+
+/// Runs PROC.
+pub(super) fn manage<S: Operators, V: Services>(
+    core: &mut Core,
+    ctx: &mut Ctx<'_, S, V>,
+    spec: &Spec,
+    args: Args<'_>,
+) -> Run<Step> {
+    let text = || String::from_utf8_lossy(args.get(2)).into_owned();
+    let task = match spec.name {
+        "load" => AdminTask::LoadLibrary { file: text(), replace: false },
+        "replace" => AdminTask::LoadLibrary { file: text(), replace: true },
+        "unload" => AdminTask::UnloadLibrary(text()),
+        "list" => {
+            list(ctx);
+            return Ok(Step::Done);
+        }
+        _ => {
+            help(
+                &mut ctx.out,
+                "PROC",
+                &[
+                    ("LIST", "Return the procedures that CALL finds, each with its library."),
+                    ("LOAD <file>", "Load a library from an object file on the server's machine."),
+                    ("REPLACE <file>", "The same, in the place of the library of that name if there is one."),
+                    ("UNLOAD <library>", "Remove a library with all of its procedures."),
+                ],
+            );
+            return Ok(Step::Done);
+        }
+    };
+    admin_task(core, ctx, task, |ctx, text| {
+        let names: Vec<&str> = text.split_whitespace().collect();
+        ctx.out.array(names.len());
+        names.iter().for_each(|name| ctx.out.bulk(name.as_bytes()));
+    })
+}
+
+fn list<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>) {
+    let procedures = ctx.services.procedures();
+    ctx.out.array(procedures.len());
+    for procedure in procedures {
+        ctx.out.map(3);
+        for (field, value) in [
+            ("name", procedure.name.as_str()),
+            ("library", &procedure.library),
+            ("access", if procedure.read_only { "read-only" } else { "read-write" }),
+        ] {
+            ctx.out.bulk(field.as_bytes());
+            ctx.out.bulk(value.as_bytes());
+        }
+    }
+}

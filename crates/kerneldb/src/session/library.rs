@@ -1,0 +1,80 @@
+//! Libraries: eBPF objects with procedures that sessions call by name.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::{
+    Error, Result,
+    attach::{self, Attachment, MapFds},
+    engine::{Engine, Registered},
+    limits::{LIBRARY_BYTES_MAX, LIBRARY_NAME_MAX},
+};
+
+/// Sections of the programs that are procedures, as `procedure.h` names them, and whether they only read.
+const SECTIONS: [(&str, bool); 2] = [("raw_tp/procedure", false), ("raw_tp/read_only_procedure", true)];
+
+/// A procedure that can be called by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcedureInfo {
+    /// Its name.
+    pub name: String,
+    /// The library that it is in.
+    pub library: String,
+    /// Whether it only reads.
+    pub read_only: bool,
+}
+
+/// All procedures in the order of their names.
+pub(crate) fn list(db: &Engine) -> Vec<ProcedureInfo> {
+    let info = |(name, procedure): (String, Arc<Registered>)| ProcedureInfo {
+        name,
+        library: procedure.library.to_string(),
+        read_only: procedure.read_only,
+    };
+    db.procedures.all().into_iter().map(info).collect()
+}
+
+/// Whether a library can have this name, which is also that of a file.
+fn check_name(name: &str) -> Result<()> {
+    let fits = (1..=LIBRARY_NAME_MAX).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
+    match fits {
+        true => Ok(()),
+        false => Err(Error::Config(format!(
+            "a library's name has 1 to {LIBRARY_NAME_MAX} letters, digits, dashes and underscores"
+        ))),
+    }
+}
+
+/// Loads a library; returns the names of its procedures.
+pub(crate) fn load(db: &Arc<Engine>, library: &str, elf: &[u8], replace: bool) -> Result<Vec<String>> {
+    check_name(library)?;
+    if elf.len() > LIBRARY_BYTES_MAX {
+        return Err(Error::Config(format!("an object has at most {} MiB", LIBRARY_BYTES_MAX >> 20)));
+    }
+    if !replace && db.procedures.has(library) {
+        return Err(Error::Config(format!("the library {library} is loaded already")));
+    }
+    let mut procedures: BTreeMap<String, Registered> = BTreeMap::new();
+    for partition in 0..db.config().partitions {
+        let attachment =
+            Attachment { name: library, elf, partition, constants: &[], maps: MapFds::new(), entries: &[] };
+        let object = attach::load(db, attachment)?;
+        for (name, section) in object.programs() {
+            let Some((_, read_only)) = SECTIONS.iter().find(|(known, _)| section == *known) else { continue };
+            let program = object.program(&name)?;
+            let procedure = procedures.entry(name).or_insert_with(|| Registered {
+                library: library.into(),
+                read_only: *read_only,
+                programs: Vec::new(),
+            });
+            procedure.programs.push(program);
+        }
+    }
+    if procedures.is_empty() {
+        return Err(Error::Config("the object has no procedure: define one with KDB_PROCEDURE".into()));
+    }
+    let names = procedures.keys().cloned().collect();
+    db.procedures.put(library, procedures)?;
+    Ok(names)
+}
