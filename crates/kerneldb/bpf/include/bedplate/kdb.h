@@ -11,13 +11,13 @@
  *   kdb_begin, kdb_begin_ro, kdb_get, kdb_get_ro, kdb_get_auto, kdb_set, kdb_set_auto, kdb_del,
  *   kdb_del_auto, kdb_cas, kdb_cas_auto, kdb_commit, kdb_commit_ro, kdb_rollback
  *
- * After an Error state (KDB_ERR_*) a transaction can only be rolled back, with two exceptions: after
+ * After an Error state (KDB_ERR_*) a transaction can only be rolled back, with two exceptions. After
  * KDB_ERR_WAL_FULL and KDB_ERR_BUSY the transaction is as it was before the operator, and the operator may be
- * repeated, COMMIT included. The log's reader needs milliseconds to make room, and so may a processor whose
- * operator holds a lock for a moment, if the processor is taken away. A program does not wait for them:
- * the program either rolls back, or returns, and a later call of the session repeats the operator.
- * KDB_ERR_NO_MEMORY is another exception for operators whose io has the flag KDB_IO_REPEATS: memory comes
- * back when the log's reader, the collector, or user space have made room.
+ * repeated, COMMIT included. The log's reader needs milliseconds to make room. An operator that holds a lock
+ * for a moment may need as long, if its processor is taken away. A program does not wait for them: it either
+ * rolls back, or returns, and a later call of the session repeats the operator. KDB_ERR_NO_MEMORY is the
+ * other exception, for operators whose io has the flag KDB_IO_REPEATS: memory comes back when the log's
+ * reader, the collector, or user space have made room.
  *
  * Continuation-passing style: see cps.h.
  *
