@@ -18,7 +18,7 @@ use crate::{
 };
 
 impl HashStore {
-    /// No operator runs and no transaction is open while this looks.
+    /// No operator runs and no transaction is open during the verification.
     pub(super) fn verify_maps(&self, control: &Control) -> Result<Verified> {
         let mut found = Verified::default();
         let mut wrong = None;
