@@ -10,7 +10,7 @@ use crate::{
     },
 };
 
-/// Which storage engine holds the data.
+/// The storage engine that holds the data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum EngineKind {
     /// Arenas (kernel 6.14 and newer).

@@ -125,9 +125,9 @@ impl Database {
         self.engine.snapshot()
     }
 
-    /// Sets how much processor time the active expiry takes: 1 (the default) to
-    /// [`EXPIRE_EFFORT_MAX`](crate::limits::EXPIRE_EFFORT_MAX) times 2.5 % of one processor, and up to 43 %
-    /// while many keys are expired. 0 switches it off: expired keys then take memory until they are written.
+    /// Sets how much processor time the active expiry takes, from 1 (the default) to
+    /// [`EXPIRE_EFFORT_MAX`](crate::limits::EXPIRE_EFFORT_MAX) times 2.5 % of one processor. It takes up to 43 % while
+    /// many keys are expired. 0 switches it off: expired keys then take memory until they are written.
     pub fn set_expire_effort(&self, effort: u32) -> Result<()> {
         self.engine.expiry.set_effort(effort)
     }
@@ -242,10 +242,10 @@ impl Database {
         self.engine.state().durable_ts.load(Ordering::Acquire)
     }
 
-    /// Reads every element of the index and of the value maps through the `bpf` system call. Calls `f` with key and
-    /// value of each: for index entries the database's key and the entry's bytes, for values the version's id and the
-    /// bytes of its size class. Returns the number of elements. This measures the cost of a checkpoint without shared
-    /// memory; for a consistent one use [`Database::snapshot`].
+    /// Reads every element of the index and of the value maps through the `bpf` system call, and calls `f` with its key
+    /// and value. For index entries these are the database's key and the entry's bytes; for values, the version's id
+    /// and the bytes of its size class. Returns the number of elements. This measures the cost of a checkpoint without
+    /// shared memory; for a consistent one use [`Database::snapshot`].
     ///
     /// Only for the hash-map engine ([`Error::State`] otherwise).
     pub fn dump_hash_maps(&self, method: DumpMethod, f: &mut dyn FnMut(&[u8], &[u8])) -> Result<u64> {

@@ -119,8 +119,8 @@ pub(crate) const FRAME_BYTES: usize = 1 << 20;
 /// transaction is in the log. The reader treats a longer payload as damage.
 pub(crate) const FRAME_PAYLOAD_MAX: usize = 1 << 30;
 
-// A frame has less than FRAME_BYTES before its last transaction. In a frame, the changes of a transaction take less than
-// what is counted for them (asserted where the format is defined), and one byte ends the transaction.
+// A frame has less than FRAME_BYTES before its last transaction. In a frame, the changes of a transaction take less
+// than the bytes counted for them (asserted where the format is defined), and one byte ends the transaction.
 const _: () = assert!(FRAME_BYTES + TX_BYTES_MAX < FRAME_PAYLOAD_MAX);
 // 128 keys of 64 KiB fit into one transaction.
 const _: () = assert!(TX_KEYS_MAX * (KEY_MAX + VALUE_MAX + TX_WRITE_BYTES) <= TX_BYTES_MAX);

@@ -1,6 +1,6 @@
 //! Plain types of the public interface.
 
-/// When a write is acknowledged (paper 4.3).
+/// The time at which a write is acknowledged (paper 4.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Durability {
     /// Writes are not logged.

@@ -253,7 +253,7 @@ fn values_move_together_under_readers_snapshots_and_writers() {
                 assert_eq!(found, (0..keys).filter(|&number| kept(number)).count());
             }
         });
-        // More than half of the heap, in values of another size.
+        // The values take more than half of the heap, in another size.
         let room = heap_bytes(&db.heap_stats()) * 55 / 100 / (5000 + 200);
         for number in 0..room {
             let wanted = set(&mut session, keys + number, 5000, false);

@@ -128,7 +128,7 @@ fn the_longest_keys_and_values_fit_into_a_transaction() {
     assert_eq!(ops, TX_KEYS_MAX);
 }
 
-/// Everything that was committed before the store is closed is there after it is opened again, however large: also a
+/// Everything that was committed before the store is closed is there after it is opened again, even a large
 /// transaction that the log writer has not begun to read.
 #[test]
 fn the_largest_transaction_survives_an_immediate_stop() {
@@ -314,8 +314,8 @@ fn the_limit_on_age_ends_a_busy_transaction() {
     }
 }
 
-/// Transfers between accounts by several threads, which pause at random while transactions time out all the time:
-/// no update is lost, no lock stays, and no lock is released twice.
+/// Several threads transfer between accounts, and pause at random while transactions time out all the time. No update
+/// is lost, no lock stays, and no lock is released twice.
 #[test]
 fn the_reaper_and_running_operators_do_not_disturb_each_other() {
     if !can_run() {

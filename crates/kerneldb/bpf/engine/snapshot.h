@@ -2,11 +2,10 @@
 /*
  * Snapshots of read-only transactions (ROMV, paper 4.2) and the versions that they need.
  *
- * Registering: a session counts up `active_snapshots`, claims a slot with the value 1 ("keeps everything"),
- * reads the clock, and stores timestamp + 2. The two atomic steps come before the clock is read. A writer that
- * saw no active snapshot, or scanned the slots before, had therefore published its commit before the clock was
- * read, and the versions that it pruned were invisible to this snapshot. User space registers by the same
- * protocol.
+ * Registering: a session counts up `active_snapshots`, claims a slot with the value 1 ("keeps everything"), reads
+ * the clock, and stores timestamp + 2. The two atomic steps come before the clock is read. A writer that saw no
+ * active snapshot, or scanned the slots before, had therefore published its commit before the clock was read. The
+ * versions that it pruned were invisible to this snapshot. User space registers by the same protocol.
  *
  * Revoking: a writer that finds no free version slot because of old snapshots changes their slots to
  * KDB_SNAPSHOT_REVOKED by compare-and-swap, and only then prunes. A reader checks after copying a value that its

@@ -11,8 +11,8 @@ use crate::Result;
 /// Waits for the programs that are running at the moment.
 ///
 /// The kernel has a documented side effect for this: replacing a map in an array of maps returns only after an
-/// RCU grace period, so that no program uses the replaced map any more. Unlike `membarrier`, that also works
-/// on a machine with one processor and with `nohz_full`.
+/// RCU grace period. No program uses the replaced map any more then. Unlike `membarrier`, that also works on a
+/// machine with one processor and with `nohz_full`.
 pub(crate) struct GracePeriod {
     outer: MapHandle,
     inner: MapHandle,

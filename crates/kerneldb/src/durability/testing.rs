@@ -1,7 +1,7 @@
 //! A store on a simulated disk, for tests of crashes.
 //!
 //! The disk is in memory. A test can hold its fsyncs back, and can examine the disk after a power failure at this
-//! moment: it has all synced bytes, and an arbitrary part of the rest.
+//! moment. It then has all synced bytes, and an arbitrary part of the rest.
 
 use std::sync::Arc;
 

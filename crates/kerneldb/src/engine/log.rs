@@ -65,8 +65,8 @@ impl<'db> LogReader<'db> {
         LogReader { rings }
     }
 
-    /// Waits for the log's notification (hash-map engine, every [`crate::Config::wal_notify_bytes`] bytes) or
-    /// for the given time; returns whether there was one. The arena engine's producers notify nobody.
+    /// Waits for the log's notification (hash-map engine, every [`crate::Config::wal_notify_bytes`] bytes) or for
+    /// the given time; returns whether there was a notification. The arena engine's producers send none.
     pub fn wait(&self, time: Duration) -> bool {
         self.rings.wait(time)
     }

@@ -1,9 +1,9 @@
 //! Decides how long a write waits at the memory limit for blocks that the log's reader still needs.
 //!
 //! Some memory comes back as soon as the reader has passed overwritten values, so giving up at once would be wrong.
-//! Under a continuous load, however, the reader always needs some blocks, so waiting until it needs none would be
-//! wrong as well: perhaps none of them has the size that this write needs. The limit is therefore on rounds. A round
-//! ends when all blocks that waited at one failed attempt have come back at a later attempt that fails, too.
+//! Under a continuous load, however, the reader always needs some blocks, perhaps none of them of the size that this
+//! write needs. Waiting until it needs none would therefore be wrong as well. The limit is on rounds. A round ends
+//! when all blocks that waited at one failed attempt have come back at a later attempt that fails, too.
 
 use std::{cell::Cell, sync::atomic::Ordering};
 

@@ -71,7 +71,7 @@ struct OpenWrites {
     writes: Vec<(u32, Change)>,
     /// Number of writes seen: those in `writes`, and those that were overwritten.
     seen: u32,
-    /// Bytes that the copies take, and what they took when the overwritten ones were last removed.
+    /// Bytes that the copies take, and that they took when the overwritten ones were last removed.
     bytes: usize,
     bytes_compacted: usize,
 }

@@ -7,8 +7,8 @@
  * the index' key and value to the longest key and the number of versions.
  *
  * A deleted element may serve another key at once, even while a program still holds a pointer to it. So every pointer
- * into the index is checked against the key after the entry was locked or read, versions have ids that never repeat,
- * and the lock word of a deleted entry is dead until it is overwritten.
+ * into the index is checked against the key after the entry was locked or read. The ids of versions never repeat, and
+ * the lock word of a deleted entry is dead until it is overwritten.
  *
  * The oldest kernel is 6.1 (maps that allocate in any context); neither arenas nor interrupt control are needed. Loops
  * are therefore plain ones with a small bound, or bpf_loop(), because bpf_for is newer.
@@ -21,7 +21,7 @@
 #define HM_MAX_SLOTS 8u    /* the paper's bound: timestamps in one cache line */
 
 /*
- * X(n, bytes): value map n. An element takes 64 bytes besides its value (key included) and comes from the kernel's
+ * X(n, bytes): value map n. An element takes 64 bytes besides its value (key included). It comes from the kernel's
  * power-of-two allocator, so the classes lie just below powers of two; 1024 bytes is a common size.
  */
 #define HM_CLASSES(X)                                                                          \

@@ -5,8 +5,8 @@
  * Only the holder of the entry's exclusive lock changes it. An uncommitted version carries a marker {session,
  * transaction number} in place of its timestamp. The session's context says whether, and when, that transaction
  * committed. Readers take no lock. The version that a reader chose is valid if its slot still has the same timestamp
- * and version id after the value was copied (a slot is emptied before its value is removed). "Nothing found" is valid
- * if `changes` did not move. Entry ids tell whether the element is still the same entry.
+ * and version id after the value was copied. A slot is emptied before its value is removed. "Nothing found" is valid if
+ * `changes` did not move. Entry ids tell whether the element is still the same entry.
  */
 #ifndef BEDPLATE_HASHMAP_VERSION_H
 #define BEDPLATE_HASHMAP_VERSION_H

@@ -3,10 +3,10 @@
  * kerneldb for eBPF programs: the one header an application includes.
  *
  * Direct style: every operator is a verified global function, `int kdb_OP(struct kdb_ctx *ctx, struct
- * kdb_io *io)`, which returns an enum kdb_status. `ctx` is the session's element of kdb_contexts, `io`
- * any element of kdb_ios (or of a map of the application's own with that value type); key and value
- * are byte strings in io, the key padded with zeros to whole words. One session runs one operator at a
- * time; operators of different sessions run on any CPUs, also nested by interrupts (not by NMIs).
+ * kdb_io *io)`, which returns an enum kdb_status. `ctx` is the session's element of kdb_contexts. `io` is
+ * any element of kdb_ios, or of a map of the application's own with that value type. Key and value are byte
+ * strings in io, the key padded with zeros to whole words. One session runs one operator at a time;
+ * operators of different sessions run on any CPUs, also nested by interrupts (not by NMIs).
  *
  *   kdb_begin, kdb_begin_ro, kdb_get, kdb_get_ro, kdb_get_auto, kdb_set, kdb_set_auto, kdb_del,
  *   kdb_del_auto, kdb_cas, kdb_cas_auto, kdb_commit, kdb_commit_ro, kdb_rollback

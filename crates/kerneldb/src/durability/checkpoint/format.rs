@@ -78,8 +78,8 @@ pub(crate) struct Totals {
 
 /// Builds the byte stream of a file in one buffer that is handed to `write` whenever a block is full.
 ///
-/// This is the hot path of a checkpoint: an entry costs one bounds check and a few copies into memory
-/// that is reused; there is no allocation and no call per entry.
+/// This is the hot path of a checkpoint. An entry costs one bounds check and a few copies into memory that is
+/// reused; there is no allocation and no call per entry.
 pub(crate) struct Encoder {
     buffer: Vec<u8>,
     /// Offset of the current block's header in the buffer.

@@ -9,9 +9,9 @@
 //! the kernel. They are slower, but sparse slabs can be emptied for them, as while the database runs. If that is not
 //! enough either, recovery takes the partition's reserve: it may pack a database a little less densely than it was.
 //!
-//! Invariant: the changes of a key are applied in the order in which they were routed, because a key has one lane, a
-//! lane has one worker, and a worker takes batches in order. Changes of different keys may be applied in any order.
-//! Every batch is owned by the router, by one worker, or by a channel between them, so no batch needs a lock.
+//! Invariant: the changes of a key are applied in the order in which they were routed. A key has one lane, a lane has
+//! one worker, and a worker takes batches in order. Changes of different keys may be applied in any order. The router,
+//! one worker, or a channel between them owns each batch, so no batch needs a lock.
 
 use std::cell::RefCell;
 use std::collections::HashSet;

@@ -7,7 +7,7 @@
 //!
 //! - `source`: the interface of the engine that the log uses
 //! - `frame`: the file format; `encoder` packs transactions into frames
-//! - `files`: segments, rotation, and what happens after I/O errors
+//! - `files`: segments, rotation, and the handling of I/O errors
 //! - `drainer`, `flusher`, `progress`: the threads and their shared state
 //! - `segment`, `replay`, `settle`: reading of segments, telling incomplete writes from damage, and
 //!   making the end of the log durable before new segments follow

@@ -322,7 +322,7 @@ enum Step {
     Sync,
     /// Power failure, recovery, and continuation.
     Crash,
-    /// The process dies; the operating system keeps what was written.
+    /// The process dies; the operating system keeps the written data.
     Kill,
     /// A checkpoint at a part (in 256ths) of the durable commits; the log is cut.
     Checkpoint(u8),

@@ -190,8 +190,8 @@ pub(crate) fn entry_bytes(class: u32) -> u64 {
     u64::from(class + 1) * GRAIN
 }
 
-/// Size class of an entry for a key of `klen` bytes whose cells have room for values of `vlen` bytes, if cells may hold
-/// such values; the same as `entry_class()` there.
+/// Size class of an entry for a key of `klen` bytes; the same as `entry_class()` there. The entry's cells have room for
+/// values of `vlen` bytes, if cells may hold such values.
 pub(crate) fn entry_class(klen: u64, vlen: u64) -> u32 {
     let cell = match vlen {
         0..=KDB_CELL_DEFAULT_BYTES => KDB_CELL_DEFAULT_BYTES,

@@ -137,7 +137,7 @@ impl<'a> Loader<'a> {
         let is_small = value.len() <= KDB_CELL_MAX as usize && expire_ms == 0;
         if position.entry != 0 {
             let entry = self.entry(position.entry);
-            // SAFETY: the entry is linked in one of this loader's buckets; nobody else accesses it.
+            // SAFETY: the entry is linked in one of this loader's buckets; nothing else accesses it.
             let (old, class) = unsafe { ((*entry).v[0], (*entry).class_) };
             if old.ts > key.commit_ts {
                 return Ok(());
@@ -196,7 +196,7 @@ impl<'a> Loader<'a> {
             return Ok(());
         }
         let entry = self.entry(position.entry);
-        // SAFETY: the entry is linked in one of this loader's buckets; nobody else accesses it.
+        // SAFETY: the entry is linked in one of this loader's buckets; nothing else accesses it.
         let (old, next, class) = unsafe { ((*entry).v[0], (*entry).next, (*entry).class_) };
         if old.ts > key.commit_ts {
             return Ok(());
@@ -272,7 +272,7 @@ impl<'a> Loader<'a> {
                 return Ok(position);
             }
             let entry = self.entry(at);
-            // SAFETY: the entry is linked in one of this loader's buckets; nobody else accesses it.
+            // SAFETY: the entry is linked in one of this loader's buckets; nothing else accesses it.
             let (hash, klen, next) = unsafe { ((*entry).hash, (*entry).klen, (*entry).next) };
             // SAFETY: as above; the key is behind the entry.
             let found = unsafe { self.partition.arena.bytes(key_of(at), klen.into()) };

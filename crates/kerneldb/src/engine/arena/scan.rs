@@ -64,8 +64,8 @@ impl Reader<'_> {
     }
 
     /// Reads entries in the order of memory. Memory that is read a little later is fetched meanwhile, so that memory is
-    /// never idle: entries across page ends, where the processor does not look ahead by itself, and values in blocks,
-    /// which `ahead` remembers. Memory that is no entry yet, or none any more, has no version.
+    /// never idle. This is done for entries across page ends, where the processor does not look ahead by itself, and
+    /// for values in blocks, which `ahead` remembers. Memory that is no entry yet, or none any more, has no version.
     fn scan_heap<'a>(
         &'a self,
         partition: &'a Partition,

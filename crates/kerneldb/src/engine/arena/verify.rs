@@ -1,9 +1,9 @@
 //! Checks every invariant of the mapped arenas.
 //!
 //! The database must be quiet: no operator runs and no transaction is open during the verification. Every byte of the
-//! heap is accounted for: it is in a free slab, or it belongs to exactly one index entry, one value of a version, one
-//! array of versions, one free list, or the rest of a slab that was never handed out. The counts, states and bitmaps of
-//! the slabs agree with that.
+//! heap is accounted for. It is in a free slab, or it belongs to exactly one of these: an index entry, a value of a
+//! version, an array of versions, a free list, or the rest of a slab that was never handed out. The counts, states and
+//! bitmaps of the slabs agree with that.
 
 use std::{collections::HashMap, mem::offset_of};
 
