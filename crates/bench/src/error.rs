@@ -1,4 +1,4 @@
-//! Why a benchmark could not run or must not be believed.
+//! Reasons why a benchmark could not run or has no valid result.
 
 use std::io;
 
@@ -34,7 +34,7 @@ pub enum Error {
         /// The operating system's error.
         source: io::Error,
     },
-    /// A server answered something else than the protocol and the data demand.
+    /// A server's answer did not match the protocol or the data.
     #[error("wrong answer from {server}: {problem}")]
     Protocol {
         /// Which server.
@@ -47,24 +47,24 @@ pub enum Error {
     Store {
         /// Which store.
         store: &'static str,
-        /// What it says.
+        /// The store's message.
         problem: String,
     },
-    /// The database refused.
+    /// The database reported an error.
     #[error(transparent)]
     Database(#[from] bedplate_kerneldb::Error),
-    /// The buffer pool could not do it.
+    /// The buffer pool reported an error.
     #[error(transparent)]
     Pool(#[from] bedplate_bufpool::Error),
-    /// A scan could not be done.
+    /// A scan failed.
     #[error(transparent)]
     Scan(#[from] bedplate_scan::Error),
-    /// There was no memory or no snapshot.
+    /// A snapshot memory reported an error.
     #[error(transparent)]
     Snapshot(#[from] bedplate_snapshot::Error),
 }
 
-/// The error of a wrong engine's name.
+/// The first part of the message about a wrong engine name.
 fn asked_engine(name: &str) -> String {
     if name.is_empty() { "no engine is chosen".to_owned() } else { format!("no engine is called {name:?}") }
 }
@@ -78,7 +78,7 @@ impl Error {
         move |source| Error::Io { what: what.into(), source: source.into() }
     }
 
-    /// The engine's data or progress was not what it must be.
+    /// The engine's data or progress was wrong.
     pub(crate) fn engine(problem: String) -> Error {
         Error::Protocol { server: "the engine".to_owned(), problem }
     }

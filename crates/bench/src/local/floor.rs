@@ -1,5 +1,5 @@
-//! The floor of driving a program from user space: what one `bpf(BPF_PROG_TEST_RUN)` call costs when
-//! the program does nothing. One operation per call cannot be faster than this, whatever the engine.
+//! The floor of driving a program from user space: the cost of one `bpf(BPF_PROG_TEST_RUN)` call of
+//! a program that does nothing. With one operation per call, no engine can be faster than this.
 
 use std::io;
 use std::mem::{size_of, zeroed};
