@@ -9,7 +9,7 @@ use crate::pool::store::{Access, Session, Verdict};
 
 /// Rows of a transaction.
 const BATCH: usize = 1000;
-/// Every date of the population: only their order matters, and this is before any that comes.
+/// Every date of the population. Only the order of dates matters, and this one is before all later ones.
 const LOADED: i64 = 1_600_000_000;
 
 /// Fills an empty store.
