@@ -86,7 +86,7 @@ impl RunTimeStats {
         if fd < 0 {
             return Err(io::Error::from_raw_os_error(-fd));
         }
-        // SAFETY: the descriptor was just opened and is owned by nobody else.
+        // SAFETY: the descriptor was just opened and nothing else owns it.
         Ok(RunTimeStats { _switch: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 }

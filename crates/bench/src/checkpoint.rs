@@ -181,7 +181,7 @@ fn plain_copy(bytes: &[u8], entries: u64) -> Reading {
     Reading { entries, took: start.elapsed() }
 }
 
-/// SETs per second of the writer: well below what it could do, so that latency is not queueing.
+/// SETs per second of the writer: well below its capacity, so that latency is not queueing.
 const WRITER_RATE: u64 = 20_000;
 
 /// The work that another thread repeats without a pause while the writer writes.

@@ -21,15 +21,15 @@ pub enum Error {
     /// Something that the benchmark needs is not there.
     #[error("{what}; {hint}")]
     Missing {
-        /// What is missing.
+        /// The thing that is missing.
         what: String,
-        /// How to get it.
+        /// The way to get it.
         hint: &'static str,
     },
     /// A system call failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was attempted.
+        /// The operation that was attempted.
         what: String,
         /// The operating system's error.
         source: io::Error,
@@ -37,15 +37,15 @@ pub enum Error {
     /// A server's answer did not match the protocol or the data.
     #[error("wrong answer from {server}: {problem}")]
     Protocol {
-        /// Which server.
+        /// The server's name.
         server: String,
-        /// What was wrong.
+        /// The difference.
         problem: String,
     },
     /// A store that is measured failed.
     #[error("{store}: {problem}")]
     Store {
-        /// Which store.
+        /// The store's name.
         store: &'static str,
         /// The store's message.
         problem: String,
@@ -73,7 +73,7 @@ fn asked_engine(name: &str) -> String {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// Adapter for `map_err`: wraps an I/O error with what was attempted.
+    /// Adapter for `map_err`: wraps an I/O error with the attempted operation.
     pub(crate) fn io<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Error {
         move |source| Error::Io { what: what.into(), source: source.into() }
     }

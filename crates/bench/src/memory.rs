@@ -1,21 +1,21 @@
 //! `kv-memory`: bytes of memory per key of a server with its default configuration, against redis-server.
 //!
 //! Keys have 16 bytes. Each cell starts both servers anew, reads their memory figures, writes all keys, reads every key
-//! back, and reads the figures again. The reads also let Redis finish moving its hash table to the larger one: each
-//! read moves one bucket, so the old table is freed before Redis is measured.
+//! back, and reads the figures again. The reads also let Redis finish moving its hash table to the larger one. Each
+//! read moves one bucket, so the old table is freed before the measurement.
 //!
 //! Redis is charged with the growth of `used_memory` (INFO) divided by the number of keys. This is what Redis requested
 //! from its allocator, rounded up to the allocator's size classes, and the hash table. Redis has neither a memory limit
 //! nor persistence. Unused parts of the allocator's pages do not count.
 //!
-//! Bedplate is charged with the growth of `used_memory` divided by the number of keys, which is whole slabs of 64 KiB of
-//! entries, inline versions and values, and in addition the key's share of the index. The buckets of the index
-//! are allocated at the start for the whole memory limit, so the share is `index_bucket_bytes` divided by the number of keys
-//! that fit into the heap (`heap_bytes` divided by the slab bytes per key). The server has its default options: a log,
-//! asynchronous durability, and four versions.
+//! Bedplate is charged with the growth of `used_memory` divided by the number of keys, and with the key's share of the
+//! index. The growth is whole slabs of 64 KiB of entries, inline versions and values. The buckets of the index are allocated
+//! at the start for the whole memory limit. So the share is `index_bucket_bytes` divided by the number of keys that fit into
+//! the heap (`heap_bytes` divided by the slab bytes per key). The server has its default options: a log, asynchronous
+//! durability, and four versions.
 //!
-//! Neither side is charged with the memory of a server without keys, or with buffers of connections. For Bedplate this
-//! includes the log's rings, the slabs' descriptors and bitmaps, and the programs; `other_fixed_bytes` of a row is the
+//! Neither side is charged with the memory of a server without keys, or with buffers of connections. For Bedplate, this
+//! includes the log's rings, the slabs' descriptors and bitmaps, and the programs. `other_fixed_bytes` of a row is the
 //! size of those that are parts of the arena, per key when the heap is full. No figure depends on time, so there is one
 //! measurement of each cell.
 

@@ -2,9 +2,9 @@
 //! 7.4, Figure 19).
 //!
 //! The neighbour reads a word of one page after the other, skewed, from a pool that has all of them. The other thread walks
-//! through a pool that has room for an eighth of its pages, and whose storage copies nothing, so that the benchmark measures
-//! unmapping and not a disk. It unmaps pages one by one (`madvise`), in batches (`batched`), or not at all (`array` and
-//! `none`: frames of the translation array or of a hash table are used again). These two show the costs for neighbours
+//! through a pool that has room for an eighth of its pages. The pool's storage keeps no data, so the benchmark measures
+//! unmapping and not a disk. The thread unmaps pages one by one (`madvise`), in batches (`batched`), or not at all (`array`
+//! and `none`, which reuse frames of the translation array or of a hash table). These two show the costs for neighbours
 //! beyond shootdowns, from caches and memory that both use.
 //!
 //! A faster side replaces more pages, so rows have the rates of both threads, and the neighbour's loss per replaced

@@ -2,9 +2,9 @@
 //!
 //! 90 % SETs on Zipf keys make as many versions as possible. Three kinds of rows:
 //!
-//! - `throughput`: operations per CPU second and roll-backs for lack of a version, by versions per key,
-//!   without and with a reader that keeps taking snapshots (the versions that snapshots see cannot be
-//!   pruned). One version is the single-version mode of 6.9.
+//! - `throughput`: operations per CPU second and roll-backs for lack of a version, by versions per key.
+//!   They are measured without and with a reader that keeps taking snapshots, whose versions cannot be
+//!   pruned. One version is the single-version mode of 6.9.
 //! - `latency`: one operation per call, due at a fixed rate, 1 KB values (Table 2). Latency counts from when an operation
 //!   was due.
 //! - `verifier`: size of each program and the verifier's work, by versions (Figure 13); exact counts.

@@ -1,11 +1,12 @@
 //! `kv-voter`: Voter's VOTE procedure, serializable transactions of three GETs and two SETs (paper 5.2,
 //! 6.5, Figure 10b).
 //!
-//! The same transaction three ways, in turns on databases of their own: as a procedure in
-//! continuation-passing style (the paper's: eight programs and their tail calls), as a procedure in direct
-//! style (one program), and from user space with one call per operator. All three get their arguments from
-//! the same generator and are called once per vote (eight times from user space), so the first two differ
-//! by the style. The third shows the savings of composing operators inside the kernel.
+//! The same transaction runs three ways, in turns on separate databases. The first is a procedure in
+//! continuation-passing style (the paper's: eight programs and their tail calls). The second is a
+//! procedure in direct style (one program). The third runs in user space with one call per operator. All
+//! three get their arguments from the same generator. Each is called once per vote (eight times from user
+//! space), so the first two differ only by the style. The third shows the savings of composing operators
+//! inside the kernel.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! Drivers that pass operations of a trace to an engine from user space (paper 6.2 and Figure 6b),
-//! through `BPF_PROG_TEST_RUN`, one operation per call or a batch per call.
+//! Drivers that pass operations of a trace to an engine from user space (paper 6.2 and Figure 6b).
+//! They use `BPF_PROG_TEST_RUN`, with one operation or a batch per call.
 
 use bedplate_kerneldb::{Database, Session, SetOptions, TRACE_OPS, Trace};
 

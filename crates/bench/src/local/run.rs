@@ -142,7 +142,7 @@ pub fn fill(database: &Database, workload: &Workload) -> Result<()> {
     Ok(())
 }
 
-/// Bytes that a database needs when every version slot of every key is in use, with a quarter more for
+/// Bytes that a database needs when every version slot of every key is in use. A quarter is added for
 /// rounding to size classes and for per-processor caches.
 pub fn memory_need(workload: &Workload, versions: u32) -> u64 {
     let versions = u64::from(versions);

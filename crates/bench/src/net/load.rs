@@ -2,7 +2,7 @@
 //!
 //! *Closed loop*: every connection sends `pipeline` requests, waits for all replies, sends the next.
 //! Latency counts from the sending. *Open loop*: requests are due at a fixed rate whatever the server
-//! does, and latency counts from when a request was due, so that a stalled server is charged for all the
+//! does, and latency counts from when a request was due. So a stalled server is charged for all the
 //! requests that it kept waiting.
 //!
 //! Each thread owns its connections, histogram and counters; nothing is shared while it runs.

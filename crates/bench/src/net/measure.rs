@@ -5,8 +5,8 @@
 //!
 //! - `server_cpu_ns`: CPU time of the server's process + of the kernel threads that work for sockets
 //!   (kworker, ksoftirqd) + the run time of the server's eBPF programs in the *client's* context. The
-//!   last one is zero for a server in user space; for Bedplate it is taken from the kernel's run-time
-//!   statistics in a calibration run of its own, because these statistics cost time themselves.
+//!   last one is zero for a server in user space. For Bedplate, a separate calibration run takes it
+//!   from the kernel's run-time statistics, because these statistics cost time themselves.
 //! - `machine_cpu_ns`: busy time of the whole machine − user time of the load generator. It contains
 //!   the generator's own system calls and both directions of TCP. These are the same work for every
 //!   server, so ratios of it are nearer to 1. It leaves no work out, so it is meaningful only on a

@@ -1,5 +1,5 @@
-//! A separate process for each side, so that its CPU time, its memory and its threads are its own, and so that its
-//! allocations do not affect the other sides.
+//! A separate process for each side. So its CPU time, its memory and its threads are its own, and its allocations do
+//! not affect the other sides.
 //!
 //! The process answers each line with a line. It ends on request, or when the process that started it has ended.
 

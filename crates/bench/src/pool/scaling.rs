@@ -1,8 +1,8 @@
 //! `pool-scaling`: the number of times that threads wait for each other in the buffer pool and in the store, with 1 to
 //! 16 threads.
 //!
-//! The workloads are those of YCSB. Counts of waits do not depend on the number of processors as rates do: a machine with two
-//! processors shows which locks more processors would meet, and a rate with more threads than processors shows little. Every
+//! The workloads are those of YCSB. Counts of waits do not depend on the number of processors as rates do. A machine with two
+//! processors shows the locks that would limit more processors. A rate with more threads than processors shows little. Every
 //! side is a process of its own.
 //!
 //! A ratio is the number of waits per 1000 operations, the largest over the cells with the most threads.

@@ -335,7 +335,7 @@ fn share(
     Ok(())
 }
 
-/// Query 6 three times, beginning cold, with the extension as it is installed: a table that fits into the page cache is not read
+/// Query 6 three times, beginning cold, with the extension as it is installed. A table that fits into the page cache is not read
 /// from the device each time.
 fn three_scans(
     server: &mut Server,

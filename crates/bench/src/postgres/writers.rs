@@ -33,7 +33,7 @@ pub struct Writing {
     pub scans: u64,
 }
 
-/// Updates rows for a time while a client scans the table again and again.
+/// Updates rows for a time while a client scans the table repeatedly.
 pub fn write(server: &mut Server, side: Side, scan: &str, time: Duration) -> Result<Writing> {
     server.start_writing(side)?;
     let mut scanner = server.session(0)?;

@@ -24,7 +24,7 @@ const FILE_PAGES: usize = 256;
 #[repr(align(4096))]
 struct Buffer([u8; PAGE]);
 
-/// The files, made and opened outside of what is measured.
+/// The files, made and opened before the measurement.
 pub struct Files {
     cached: File,
     /// None where the file system has no access past its cache.

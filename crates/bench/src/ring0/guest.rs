@@ -54,7 +54,7 @@ fn prepare() -> Result<&'static Ground> {
     let memory = HostMemory::map(size, Backing::Small).map_err(ring0)?;
     memory.prefault().map_err(ring0)?;
     let pool = process.frame_pool(memory).map_err(ring0)?;
-    // SAFETY: the range was reserved for this, and nobody else knows of it.
+    // SAFETY: the range was reserved for this, and no other code uses it.
     let tables = unsafe { process.page_tables() };
     let frames = &mut pool.cpu(0);
     let data = VirtRange::at(slot.start(), MEMORY as u64).map_err(ring0)?;
@@ -99,7 +99,7 @@ fn copy_for_snapshot(ground: &Ground, cpu: Cpu, address: u64) -> Option<()> {
     let theirs = snapshot.slot(address)?;
     let copy = ground.pool.take(cpu.number())?;
     let shared = mine.load();
-    // SAFETY: both frames are this benchmark's, and nobody else has the new one.
+    // SAFETY: both frames belong to this benchmark, and no other code has the new one.
     unsafe { copy_frame(ground.pool.address(copy)?, ground.pool.address(shared.frame())?) };
     theirs.update(|pte| Some(pte.at(copy))).ok()?;
     mine.update(|pte| Some(pte.with(PteFlags::WRITABLE))).ok()?;

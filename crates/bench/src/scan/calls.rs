@@ -66,7 +66,7 @@ impl Calls {
         if file < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: it was just opened and is nobody else's.
+        // SAFETY: it was just opened, and nothing else owns it.
         Ok(Self(unsafe { File::from_raw_fd(file as i32) }))
     }
 

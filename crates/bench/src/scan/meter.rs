@@ -1,9 +1,9 @@
 //! The cost of a pass over the file, and its parts.
 //!
 //! All processor times are from the scheduler's nanosecond clocks. They include all threads of the side's process, also
-//! those that the kernel runs for its io_uring, and the kernel's own workers of the whole machine (a loop device needs
-//! them). So other programs on the machine affect only the part of the kernel's workers. The time of a device's interrupt
-//! belongs to the thread that it interrupts, as everywhere in Linux.
+//! those that the kernel runs for its io_uring. They include the kernel's own workers of the whole machine, because a
+//! loop device needs them. So other programs on the machine affect only the part of the kernel's workers. The time of a
+//! device's interrupt belongs to the thread that it interrupts, as everywhere in Linux.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! Table scans (zicIO, paper 5.2 and 5.4): `bedplate-scan` and its alternatives.
 //!
-//! All sides read one file and consume it in the same way, a word of every cache line, and their sums are compared with
-//! the sum of the written data. A side is a process of its own. Where there are control groups, its memory is limited,
-//! so that the file is larger than its page cache. Before every pass, the file is dropped from the cache, like a table
-//! that was not read lately.
+//! All sides read one file and consume a word of every cache line. Their sums are compared with the sum of the written
+//! data. A side is a process of its own. Where there are control groups, its memory is limited, so that the file is
+//! larger than its page cache. Before every pass, the file is dropped from the cache, like a table that was not read
+//! lately.
 
 mod calls;
 mod compare;

@@ -1,5 +1,5 @@
-//! The baseline of a hand-written reader: io_uring with `O_DIRECT`, registered buffers and files, reads ahead of the
-//! worker, and a kernel thread that polls the submission queue (paper 5.2.1).
+//! The baseline of a hand-written reader (paper 5.2.1): io_uring with `O_DIRECT`, registered buffers and files, and
+//! reads ahead of the worker. A kernel thread polls the submission queue.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;

@@ -1,9 +1,9 @@
 //! `snapshot-redis`: redis-server under load while it saves, as it is and with snapshots (paper 7.3, Figures 15
 //! and 16).
 //!
-//! Requests are due at a fixed rate, and latencies count from when they were due, so that a server that stands still is
-//! charged for all that it kept waiting. The server's spare time determines how soon it catches up, so there is more
-//! than one rate.
+//! Requests are due at a fixed rate, and latencies count from when they were due. So a server that stands still is
+//! charged for all requests that it kept waiting. The server's spare time determines how soon it catches up, so there
+//! is more than one rate.
 //!
 //! A server that has threads of its own is measured by the same loop, after the others have ended (`valkey`).
 

@@ -19,7 +19,7 @@ const SIDES: [&str; 2] = ["valkey with threads", "valkey with threads, bedplate"
 /// The I/O threads of that server, its main thread included. By default it uses them when several requests are there at
 /// once.
 const IO_THREADS: usize = 3;
-/// The first version whose I/O threads read requests beside the main thread, and count what they do.
+/// The first version whose I/O threads read requests beside the main thread, and count their reads.
 const VALKEY_MIN: u32 = 8;
 
 /// The description of the measurement in the report.

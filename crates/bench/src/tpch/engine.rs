@@ -123,8 +123,8 @@ pub trait Engine {
     /// columns.
     fn scan_bytes(&mut self, query: usize) -> Result<u64>;
 
-    /// Stops the engine, syncs all files, drops them from the page cache, makes sure that the page cache has nothing of them,
-    /// and starts the engine as a side. ([`super::cold::forget`] does the steps in the middle.)
+    /// Stops the engine, syncs all files and drops them from the page cache. Makes sure that the page cache has nothing of
+    /// them, and starts the engine as a side. ([`super::cold::forget`] does the steps in the middle.)
     fn cold(&mut self, side: Side) -> Result<()>;
 
     /// Makes the engine run as a side, with as much of the files in the page cache as it has room for. The engine may go on

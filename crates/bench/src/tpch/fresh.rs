@@ -30,7 +30,7 @@ pub fn touch(data: u64) {
         // SAFETY: the mapping belongs to this function, and the advices only populate it.
         let _ = unsafe { madvise(start, bytes, advice) };
     }
-    // SAFETY: nobody else knows the mapping.
+    // SAFETY: no other code knows the mapping.
     let _ = unsafe { munmap(start, bytes) };
 }
 

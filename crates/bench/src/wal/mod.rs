@@ -1,14 +1,14 @@
 //! `kv-wal`: the costs of logging (paper 6.3, Figure 9) and of durability. Four kinds of rows:
 //!
-//! - `cost`: the same operations on a database without a log and on one with a log whose consumer
-//!   discards the records (as in the paper, so that the disk is not in the result). The operations come
+//! - `cost`: the same operations on a database without a log and on one with a log. The log's consumer
+//!   discards the records, as in the paper, so that the disk is not in the result. The operations come
 //!   in bursts that the rings can hold, and the next burst waits until the consumer has caught up. So
 //!   this is the cost of log records without that of a full ring: the writer's CPU time and the
 //!   consumer's. `async_cost_*` is the share of operations per CPU second that is lost at 90 % SET.
 //! - `sustained`: the same without waiting. If the consumer is slower than the writers, the rings fill
 //!   and operations are refused: `refused_per_s`. The measure here is time, not CPU time.
 //! - `paced`: a real log on disk, asynchronous, writers below the disk's rate: nothing may be refused.
-//! - `sync`: threads that wait until each of their commits is on disk; commits per fsync show the group
+//! - `sync`: threads that wait until each of their commits is on disk. Commits per fsync show the group
 //!   commit, beside the fsync rate of the bare disk in the same directory and minute.
 
 mod cost;

@@ -36,7 +36,7 @@ impl Lmdb {
         options.map_size(MAP_BYTES);
         let unsynced =
             if setting.durable { EnvFlags::empty() } else { EnvFlags::NO_SYNC | EnvFlags::WRITE_MAP };
-        // SAFETY: the file is in a directory that is this process's alone, and nobody else writes to it; a file that a
+        // SAFETY: the file is in a directory of this process alone, and no other process writes to it. A file that a
         // crash has damaged is not opened again.
         let env =
             unsafe { options.flags(unsynced | EnvFlags::NO_READ_AHEAD).open(directory) }.map_err(failed)?;

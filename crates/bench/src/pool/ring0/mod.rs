@@ -1,8 +1,8 @@
-//! `pool-ring0`: YCSB A and C, and TPC-C, over the bare B+tree on the pool's engines, the engine in ring 0 included (paper
-//! 7.4, Figures 17, 18, 20 and 21), in instructions.
+//! `pool-ring0`: YCSB A and C, and TPC-C, over the bare B+tree on the pool's engines, in instructions (paper 7.4, Figures
+//! 17, 18, 20 and 21). The engine in ring 0 is included.
 //!
 //! Where the time stamp counts instructions (`bedplate vm run --icount`), figures are instructions of the whole machine per
-//! operation: those of the kernel, of KVM and of the copy to and from storage are among them. Instructions do not show the
+//! operation. They include those of the kernel, of KVM and of the copy to and from storage. Instructions do not show the
 //! effects of caches and TLBs, or the time of an interrupt or an exit on hardware. A ratio below 1 is in favour of `ring0`.
 //!
 //! Every side is a process with one thread, and works on a copy of the same pool. Out of memory, an eighth of the bytes of keys

@@ -60,7 +60,7 @@ fn places(database: &Database) -> impl Iterator<Item = (u32, u8)> {
 }
 
 fn warehouses<S: Session>(loader: &mut Loader<'_, S>, database: &Database) -> Result<()> {
-    // What each customer has paid, in cents.
+    // The payments of all customers of a district, in cents.
     let district_ytd = i64::from(database.scale.customers) * 1000;
     for w in 1..=database.scale.warehouses {
         let mut random = loader.random(1, w, 0);

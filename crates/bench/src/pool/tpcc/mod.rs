@@ -3,10 +3,10 @@
 //! and its consistency conditions. They are checked after the run; a run after which they do not hold has no result.
 //!
 //! All sides have the same memory budget, about an eighth of the population. Durability is off at first, as in the paper. Then
-//! every side that can be durable is opened again, and its commits return when they are on disk. Transactions are serializable,
-//! by the store's own means if it has them (Bedplate's store validates, LMDB and redb have one writer at a time), otherwise by
-//! locks that the driver takes (`locks`). Sides run in turns of one window each. A row's `at_s` is the time for which its side
-//! has run so far.
+//! every side that can be durable is opened again, and its commits return when they are on disk. Transactions are serializable.
+//! Some stores do this by themselves (Bedplate's store validates, LMDB and redb have one writer at a time). For the others, the
+//! driver takes locks (`locks`). Sides run in turns of one window each. A row's `at_s` is the time for which its side has run
+//! so far.
 
 pub(super) mod consistency;
 mod input;

@@ -40,7 +40,7 @@ fn cells(alone: &[usize]) -> Vec<Cell> {
     cells
 }
 
-/// What a cell cost in each round.
+/// The cost of a cell in each round.
 struct Seen {
     cell: Cell,
     costs: Vec<Cost>,

@@ -7,7 +7,7 @@ const SHARE: f64 = 0.5;
 
 /// The largest rate of one writer, in transactions per second. A writer sleeps between two transactions, which takes up to
 /// some ten microseconds on virtual machines. A closed loop does not sleep, and writes at the speed of memory once every page
-/// of a snapshot has been copied: half of that would keep a processor busy even without snapshots.
+/// of a snapshot has been copied. Half of that rate would keep a processor busy even without snapshots.
 pub const RATE_PER_WRITER_MAX: f64 = 10_000.0;
 
 /// The times at which one writer's transactions are due: at a fixed rate, whatever the machine does.
@@ -47,9 +47,9 @@ pub fn wait(due_ns: u64, now_ns: u64) -> Option<Duration> {
     (now_ns < due_ns).then(|| Duration::from_nanos(due_ns - now_ns))
 }
 
-/// The rate for a machine whose writers execute `capacity` transactions per second in a closed loop: at most half of it,
-/// and at most [`RATE_PER_WRITER_MAX`] for each writer. It is rounded down to 1, 2 or 5 times a power of ten, so that runs on
-/// one machine have the same rate. `None` without a capacity.
+/// The rate for a machine whose writers execute `capacity` transactions per second in a closed loop. It is at most half of
+/// the capacity, and at most [`RATE_PER_WRITER_MAX`] for each writer. It is rounded down to 1, 2 or 5 times a power of ten,
+/// so that runs on one machine have the same rate. `None` without a capacity.
 pub fn rate_for(capacity: f64, writers: usize) -> Option<f64> {
     if !(capacity.is_finite() && capacity > 0.0) {
         return None;

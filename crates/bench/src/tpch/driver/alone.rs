@@ -115,7 +115,7 @@ impl Driver<'_, '_> {
         Ok((last, cells.pop()))
     }
 
-    /// All queries, with files in the page cache as far as it has room.
+    /// All queries, with as much of the files in the page cache as it has room for.
     fn warm(&mut self) -> Result<Vec<Cell>> {
         let mut cells = Vec::new();
         for index in 0..QUERIES.len() {

@@ -1,5 +1,5 @@
-//! An engine in a control group whose memory is smaller than the data, page cache included (`small` in Figure 11); and the effect
-//! of its scans on the page cache of a neighbour there.
+//! An engine in a control group whose memory, page cache included, is smaller than the data (`small` in Figure 11). Also the
+//! effect of its scans on the page cache of a neighbour there.
 //!
 //! The benchmark enters the group before it starts the engine, whose processes inherit the group, and leaves it afterwards. So pages that
 //! they read are counted there.

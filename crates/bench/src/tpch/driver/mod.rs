@@ -3,8 +3,8 @@
 //! The sides of a cell take turns in each round, and the side that begins rotates. A ratio is the median over rounds of the ratio within a
 //! round. Bytes are those that the device read for all processes, so the machine has to be quiet.
 //!
-//! [`alone`] has one client (Figures 1, 8 and 9), [`together`] has several (Figures 11, 12 and 13), and [`memory`] has control groups that
-//! are smaller than the data.
+//! [`alone`] has one client (Figures 1, 8 and 9), and [`together`] has several (Figures 11, 12 and 13). [`memory`] has control
+//! groups that are smaller than the data.
 
 mod alone;
 mod memory;
