@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
- * Claiming buffers from the shared pools. By compare-and-swap, never by a per-CPU nesting counter: a
+ * Claims buffers from the shared pools by compare-and-swap, never by a per-CPU nesting counter, because a
  * run that is preempted in process context may end after a run that started later on the same CPU.
  * A run first tries its own CPU's part of a pool, so claims rarely touch another CPU's cache lines.
  */
@@ -9,12 +9,12 @@
 
 #include "maps.h"
 
-/* Set by the loader: constants to the verifier. */
+/* The loader sets them; they are constants to the verifier. */
 const volatile struct srv_config srv_config SEC(".rodata.srv") = {};
 
 /*
- * Defines a function that claims an element of a map: index + 1, or 0 if all are in use. A function of
- * its own, because the stack of what calls it is needed for the engine.
+ * Defines a function that claims an element of a map and returns index + 1, or 0 if all are in use. It is
+ * not inlined, because its callers need the stack for the engine.
  */
 #define SRV_CLAIMER(name, map, type, count)                                                        \
 	__noinline __u32 name(void)                                                                \
