@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
- * Claims buffers from the shared pools by compare-and-swap, never by a per-CPU nesting counter, because a
- * run that is preempted in process context may end after a run that started later on the same CPU.
+ * Claims buffers from the shared pools by compare-and-swap. A per-CPU nesting counter would be wrong, because
+ * a run that is preempted in process context may end after a run that started later on the same CPU.
  * A run first tries its own CPU's part of a pool, so claims rarely touch another CPU's cache lines.
  */
 #ifndef BEDPLATE_SERVER_CLAIM_H
@@ -73,7 +73,7 @@ static __always_inline void srv_begin(struct srv_input *in, struct srv_conn *con
 	in->queue = conn->queue;
 }
 
-/* Claims a request buffer with what it takes to run commands: index + 1, or 0. */
+/* Claims a request buffer and an output, which a run of commands needs. Returns index + 1, or 0. */
 __noinline __u32 srv_claim(void)
 {
 	__u32 index = srv_claim_input();

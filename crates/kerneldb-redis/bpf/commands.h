@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
  * The commands that the kernel answers. A command is either done here completely, reply included, or
- * it has had no effect and goes to the event loop with everything behind it (SRV_DEFER), to be executed
- * there. The event loop executes commands that wait for the disk. It also retries auto-commit writes that
+ * it has no effect here. Then the event loop executes it, with everything behind it (SRV_DEFER).
+ * The event loop executes commands that wait for the disk. It also retries auto-commit writes that
  * failed, and commands that met a full log ring. Any other error inside a transaction has failed the
  * transaction and is therefore the reply.
  *

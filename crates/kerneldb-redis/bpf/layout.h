@@ -66,21 +66,21 @@ struct srv_peer {
  *     passes the packet (SK_PASS): it adds 2 * length + 1 to `turn` and raises the connection's signal.
  *   - In the event loop's turn, the verdict passes every packet: it adds 2 * length by compare-and-swap. If
  *     the compare-and-swap fails, the event loop has just ended its turn, so the packet is the verdict's.
- *   - The event loop ends its turn by compare-and-swap from 2 * n + 1 to 2 * n, where n is the number of bytes
- *     that it has read and completely answered. It fails if the verdict has passed more bytes since.
+ *   - The event loop ends its turn by compare-and-swap from 2 * n + 1 to 2 * n. It has read and completely
+ *     answered n bytes. The operation fails if the verdict has passed more bytes since.
  *   - The local fast path follows the verdict's rules, but only runs while the connection is at rest (local.h).
  *
  * Passed bytes are in the socket's receive buffer, where the event loop reads them. They count against that
  * buffer. So TCP's window closes when the event loop does not read, which slows the client down.
  *
  * The event loop has its turn until all commands of a packet that was passed are answered, although the
- * verdict may have executed the first ones. It takes everything that this needs before the first command
- * has an effect: the replies to those commands stay in the output that the verdict has claimed (`replies`,
- * `replies_len`), and `skip` is the number of their request bytes, which come first in what the event loop
- * reads. The queue of MULTI (`queue`) changes hands in the same way. The verdict sets these fields before it
+ * verdict may have executed the first ones. The verdict claims everything that this needs before the first
+ * command has an effect. The replies to those commands stay in the output that the verdict has claimed
+ * (`replies`, `replies_len`). `skip` is the number of their request bytes, which the event loop reads
+ * first. The queue of MULTI (`queue`) changes hands in the same way. The verdict sets these fields before it
  * adds to `turn`; the event loop takes them and clears them before it ends its turn.
  *
- * The event loop sends only in its turn and while `queued == sent`; therefore sk_msg knows that data it sees is
+ * The event loop sends only in its turn and while `queued == sent`. Therefore sk_msg knows that data is
  * a carrier if, and only if, `queued != sent`. With the last reply, sk_msg can end the event loop's turn
  * on its behalf (`give`, `give_len`), so that the request that follows that reply is the verdict's.
  */
@@ -106,7 +106,7 @@ struct srv_conn {
 	__u32 _pad2;
 	__u64 _pad3[2];
 	/* line 2: server, except for the first two, which the verdict sets with `replies` */
-	__u32 skip;               /* bytes at the start of what comes next that are executed */
+	__u32 skip;               /* executed bytes at the start of the next passed bytes */
 	__u32 replies_len;        /* bytes of their replies */
 	__u32 generation;         /* of this index; changes with every connection */
 	__u32 flags;              /* SRV_CONN_* */
@@ -145,12 +145,12 @@ struct srv_queue {
 };
 
 /*
- * Signals to the event loop. A signal says "look at connection N" and nothing else: the connection itself says
- * why (the event loop's turn began, `want_drained` came true, or the connection is broken). So a signal is one
+ * Signals to the event loop. A signal says "look at connection N" and nothing else. The connection itself has the
+ * reason: the event loop's turn began, `want_drained` came true, or the connection is broken. So a signal is one
  * bit, which cannot be lost for lack of room, and raising it twice is the same as raising it once.
  *
- * A program sets the bit of connection N in word N / SRV_SIGNAL_BITS of srv_signals, and if it was clear, writes
- * a record into srv_bell, which wakes the event loop. The event loop empties the bell before it clears and
+ * A program sets the bit of connection N in word N / SRV_SIGNAL_BITS of srv_signals. If the bit was clear, it
+ * writes a record into srv_bell, which wakes the event loop. The event loop empties the bell before it clears and
  * reads the words, so a bell that is full is as good as one more record.
  */
 #define SRV_SIGNAL_BITS 64u

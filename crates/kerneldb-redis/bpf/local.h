@@ -168,9 +168,9 @@ broken:
 
 /*
  * Handles a message of which only some commands were executed. The message goes to the server unchanged. The
- * event loop gets the replies made so far and sends them before the others. (This path cannot give them to
- * the client: the kernel unlocks the client's socket before it delivers a redirected message, so the reply
- * to the rest might overtake them.)
+ * event loop gets the replies made so far and sends them before the others. This path cannot give them to
+ * the client. The kernel unlocks the client's socket before it delivers a redirected message, so the reply
+ * to the rest might overtake them.
  */
 static __always_inline int srv_local_partly(struct srv_input *in, struct srv_conn *conn)
 {

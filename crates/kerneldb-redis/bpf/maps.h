@@ -37,7 +37,7 @@ struct srv_input {
 	__u32 parsed;             /* next byte to parse */
 	__u32 step;               /* position of a loop */
 	__u32 queue;              /* srv_conn.queue */
-	__u32 jump;               /* the program to go on with + 1; 0 = none */
+	__u32 jump;               /* the program that continues + 1; 0 = none */
 	__u32 jumps;              /* number of tail calls so far */
 	__u32 ending;             /* a transaction has ended but holds some locks (srv_do_release) */
 	__u32 stop;               /* the event loop has to continue */

@@ -6,8 +6,8 @@
 #include "maps.h"
 
 /*
- * Makes room for `len` bytes in one piece at the start of the message: either its own first bytes or, if
- * it is shorter than that, a new page in front of them. Then srv_trim() drops what was there before.
+ * Makes room for `len` bytes in one piece at the start of the message. The room is the message's own first
+ * bytes or, if it is shorter than that, a new page in front of them. Then srv_trim() drops the old bytes.
  */
 static __always_inline int srv_open(struct sk_msg_md *msg, __u32 from, __u32 len)
 {

@@ -3,8 +3,8 @@
  * MULTI, EXEC and DISCARD. Between MULTI and EXEC the requests wait, as they were sent, in a buffer of the
  * connection. EXEC runs them in one transaction, from a second input: all of them or none. If it meets an
  * obstacle (a lock conflict, an error, too long a reply, keys of several partitions), it rolls the
- * transaction back, and the event loop gets the queue and EXEC as if it had queued them itself. The event
- * loop also gets the queue with any request that the kernel cannot queue. Such an EXEC has no effect here.
+ * transaction back. Then the event loop gets the queue and EXEC as if it had queued them itself. Such an
+ * EXEC has no effect here. The event loop also gets the queue with any request that the kernel cannot queue.
  *
  * Only the event loop knows WATCH; it then keeps the connection.
  */

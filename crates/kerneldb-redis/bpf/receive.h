@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
  * The receiving half: runs for every packet of a connection. If it can execute all commands of the packet, the
- * packet itself carries the replies: it is redirected to the sending side of its own socket with its
- * length unchanged (TCP counts the bytes received by it), and the sending half exchanges its content for the
+ * packet itself carries the replies. It is redirected to the sending side of its own socket with its
+ * length unchanged, because TCP counts the received bytes by it. The sending half exchanges its content for the
  * replies. Otherwise the whole packet is passed to the event loop, which reads it from the socket.
  */
 #ifndef BEDPLATE_SERVER_RECEIVE_H

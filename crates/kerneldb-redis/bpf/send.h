@@ -3,8 +3,8 @@
  * The sending half: runs for everything that leaves through a connection's socket. The content of a carrier
  * becomes the oldest reply that waits. Data that the event loop sends passes unchanged.
  *
- * Wrong bytes are never sent: the carrier must have the expected length, and TCP must have taken all
- * of the reply before it (write_seq tells), else the connection is broken.
+ * Wrong bytes are never sent. The carrier must have the expected length, and TCP must have taken all
+ * of the reply before it (write_seq tells). Otherwise the connection is broken.
  */
 #ifndef BEDPLATE_SERVER_SEND_H
 #define BEDPLATE_SERVER_SEND_H
@@ -89,8 +89,8 @@ static __always_inline int srv_send(struct sk_msg_md *msg)
 	}
 	conn->next_seq = conn->out_seq = 1ull << 32 | (__u32)(seq + len);
 	conn->sent_bytes += len;
-	/* A locked operation: `sent` is visible before `want_drained` is read; the event loop does the
-	 * two in the opposite order, so one of both sides always notices the other. */
+	/* This is a locked operation, so `sent` is visible before `want_drained` is read. The event loop does
+	 * the two in the opposite order, so one of both sides always notices the other. */
 	__sync_fetch_and_add(&conn->sent, 1);
 	if (failed || srv_trim(msg, size, len)) {
 		srv_break(conn, idx, SRV_NO_PAGES);

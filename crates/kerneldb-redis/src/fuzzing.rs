@@ -3,7 +3,7 @@
 
 use crate::resp::{Limits, ProtocolError, RequestParser};
 
-/// Requests of clients: the parser finds the same requests, whatever portions the bytes come in.
+/// Requests of clients: the parser finds the same requests for all portions of the bytes.
 pub fn requests(input: &[u8]) {
     let Some((&portion, input)) = input.split_first() else { return };
     let whole = parse(input, input.len().max(1));

@@ -55,7 +55,7 @@ pub(crate) const QUEUES: u32 = 128;
 // slows the client down.
 
 /// Bytes of keys and values from which on a transaction that a request began (EXEC, MSET) stays open while it waits for
-/// room in the log ring, because its records may never fit into the ring as a whole. A shorter one is rolled back and
+/// room in the log ring. Its records may never fit into the ring as a whole. A shorter one is rolled back and
 /// started again, so that other connections can have its locks meanwhile.
 pub(crate) const LONG_TRANSACTION_BYTES: usize = bedplate_kerneldb::limits::LOG_RING_BYTES_MIN as usize / 4;
 

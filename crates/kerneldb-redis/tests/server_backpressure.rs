@@ -20,7 +20,7 @@ use server::model::{Pipeline, pipeline};
 use server::{Client, Random, bulk, config, config_with, eventually, request, start};
 
 /// The longest time for which a client beside a busy one may wait for a reply. The machine that runs the tests
-/// may be busy with other things, so this is far above what an idle machine needs.
+/// may be busy with other things, so this is far longer than on an idle machine.
 const BYSTANDER_MAX: Duration = Duration::from_secs(5);
 
 fn open(dir: &Path, durability: Durability, server: ServerConfig) -> (Arc<Store>, ServerHandle) {
@@ -278,7 +278,7 @@ fn a_client_that_reads_late_gets_every_reply() {
 #[test]
 fn clients_that_do_not_read_take_bounded_memory() {
     const CLIENTS: usize = 64;
-    /// Unsent replies (1 MiB and one reply), a portion of input, and what the allocator keeps beside them.
+    /// Bytes of unsent replies (1 MiB and one reply), a portion of input, and the allocator's overhead.
     const EACH: usize = 3 << 20;
     if !can_run() {
         return;
@@ -308,7 +308,7 @@ fn clients_that_do_not_read_take_bounded_memory() {
     running.finish();
 }
 
-/// When the memory is full, writes are refused one by one, and everything else goes on.
+/// When the memory is full, writes are refused one by one, and everything else continues.
 #[test]
 fn pipelines_go_on_when_the_memory_is_full() {
     const KEYS: usize = 80_000;
@@ -393,7 +393,7 @@ fn pipelines_wait_for_a_disk_that_stands_still() {
     }
     let disk = match Disk::mount() {
         Ok(disk) => disk,
-        // Without the right to mount (in a container, for example) no disk can be stopped.
+        // Without the right to mount (in a container, for example) the test cannot stall a disk.
         Err(e) => return eprintln!("skipped: {e}"),
     };
     for (durability, count) in [(Durability::Async, 100_000), (Durability::Sync, 5000)] {

@@ -91,7 +91,7 @@ fn more_long_replies_at_once_than_buffers() {
     clients[0].expect(b"+OK\r\n");
     let reply = bulk(&value);
     for _ in 0..5 {
-        // In two packets, so that the second reply of most connections waits for the first one.
+        // Each client sends two packets, so that the second reply of most connections waits for the first one.
         (0..2).for_each(|_| clients.iter_mut().for_each(|c| c.send(&words("GET k"))));
         clients.iter_mut().for_each(|c| c.expect(&reply.repeat(2)));
     }
@@ -408,7 +408,7 @@ fn several_partitions() {
             c.ask(&format!("SET p{i} x"), "+OK");
         }
         c.ask(if round == 1 { "ROLLBACK" } else { "COMMIT" }, "+OK");
-        // In one packet: the programs of the partitions take turns.
+        // The commands are in one packet, so the programs of the partitions take turns.
         let (mut input, mut output) = (Vec::new(), Vec::new());
         for i in 0..24 {
             input.extend(words(&format!("GET p{i}")));

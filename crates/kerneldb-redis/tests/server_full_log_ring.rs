@@ -86,8 +86,8 @@ fn requests(rings_bytes: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
     all
 }
 
-/// A client in BEGIN and one in MULTI write more than the rings hold, while the log is not written for some time, and get
-/// nothing but the replies of their requests.
+/// A client in BEGIN and one in MULTI write more than the rings hold, while the log is not written for some time. They get
+/// only the replies to their requests.
 #[test]
 fn transactions_wait_for_a_full_log_ring() {
     if !can_run() {

@@ -26,8 +26,8 @@ fn ours() -> BTreeSet<String> {
     found
 }
 
-/// All maps and programs of the kernel, by number only. This must not open them, as an iterator over their
-/// descriptions does, because the kernel leaks a program array that is opened and closed while it is being freed.
+/// All maps and programs of the kernel, by number only. An iterator over their descriptions would open them. The kernel
+/// leaks a program array that is opened and closed while it is being freed.
 fn all() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let kinds: [(&str, unsafe extern "C" fn(u32, *mut u32) -> i32); 2] =

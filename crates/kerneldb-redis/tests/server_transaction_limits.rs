@@ -32,7 +32,7 @@ fn until(client: &mut Client, line: &str, wanted: &str) {
     });
 }
 
-/// A client that is silent after BEGIN and SET loses its locks; its next command gets an error, whatever it is.
+/// A client that is silent after BEGIN and SET loses its locks. Any next command gets an error.
 #[test]
 fn a_silent_transaction_lets_another_client_write() {
     for running in servers() {

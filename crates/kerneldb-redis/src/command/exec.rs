@@ -215,7 +215,7 @@ impl Unfinished {
     }
 }
 
-/// In which transaction a command runs when the client has none open.
+/// The kind of transaction in which a command runs when the client has none open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     /// One operation at most, which is a transaction of its own.
@@ -247,7 +247,7 @@ pub(super) fn access(cmd: Cmd, args: Args<'_>) -> Access {
     }
 }
 
-/// Runs a command on strings or keys in whatever transaction is open (or none).
+/// Runs a command on strings or keys in the open transaction, if there is one.
 pub(super) fn data<S: Operators, V: Services>(cmd: Cmd, ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
     use Cmd::*;
     match cmd {

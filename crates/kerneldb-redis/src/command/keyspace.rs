@@ -33,8 +33,8 @@ const STEP: u64 = 4096;
 /// Positions scanned by one SCAN at most, so that an empty table does not block others.
 const SCAN_POSITIONS: u64 = 1 << 16;
 
-/// The cursor is a scan position. A key's position never changes, so a key that exists from the first
-/// call to the last is returned; every key is returned at most once per round, unless it is deleted and
+/// SCAN, whose cursor is a scan position. A key's position never changes, so a key that exists from the first
+/// call to the last is returned. Every key is returned at most once per round, unless it is deleted and
 /// written again.
 pub(super) fn scan<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
     let cursor: u64 = std::str::from_utf8(args.get(1))

@@ -9,8 +9,8 @@
 //! milliseconds. While the log is behind (a full ring, or memory that its writer still needs), it is retried
 //! without a time limit. Inside an interactive transaction the client must handle transient errors itself.
 //!
-//! Differences to Redis: keys are 1 to 255 bytes, values at most 65,536, all values are strings, there is
-//! one database, and a transaction reads with locks, or writes, at most 128 keys.
+//! Differences to Redis: keys have 1 to 255 bytes, values at most 65,536. All values are strings, and there is
+//! one database. A transaction reads with locks, or writes, at most 128 keys.
 
 mod admin;
 mod calls;

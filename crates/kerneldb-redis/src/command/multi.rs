@@ -176,7 +176,7 @@ fn exec<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V>) -> 
     }
 }
 
-/// Runs the queue, or what is left of it.
+/// Runs the queue, or the rest of it.
 fn run_queue<S: Operators, V: Services>(
     core: &mut Core,
     ctx: &mut Ctx<'_, S, V>,

@@ -40,7 +40,7 @@ pub(super) enum ReplyMode {
     SkipCurrent,
 }
 
-/// A command that has begun and is not answered yet: what it must remember until its request runs again after
+/// The state that a command keeps between its start and its answer, until its request runs again after
 /// [`Step::Again`]. The caller of the connection does not see it; the caller learns only when to call again (`Next`).
 #[derive(Clone, Debug)]
 pub(super) enum PendingCommand {
@@ -48,7 +48,7 @@ pub(super) enum PendingCommand {
     AdminTask(Arc<AdminTaskTicket>),
     /// It waits for the checkpoint of a shutdown.
     Shutdown(ShutdownNumber),
-    /// FLUSHALL goes on at this position.
+    /// FLUSHALL continues at this position.
     Flush(u64),
     /// It waits until the commits up to a timestamp are durable.
     Durable { ts: u64, since: Instant },
@@ -262,7 +262,7 @@ impl Core {
         ctx.out.error(message);
     }
 
-    /// Runs a command of any kind once, in whatever transaction is open, and counts it if it is answered.
+    /// Runs a command of any kind once, in the open transaction if there is one, and counts it if it is answered.
     pub fn run<S: Operators, V: Services>(
         &mut self,
         ctx: &mut Ctx<'_, S, V>,

@@ -165,7 +165,7 @@ pub struct Keyspace {
 /// Memory of the database in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// In use.
+    /// Memory in use.
     pub used: u64,
     /// Most that may be used; 0 = not limited.
     pub limit: u64,

@@ -69,7 +69,7 @@ type Setter = fn(&Settings, &[u8]) -> Result<(), &'static str>;
 /// The way in which CONFIG SET changes a parameter.
 #[derive(Clone, Copy)]
 enum Change {
-    /// Never. Redis refuses these parameters as well, whatever the value.
+    /// Never. Redis refuses every value of these parameters as well.
     Never,
     /// Only at the start. CONFIG SET accepts the parameter's present value, because tools that restore a configuration
     /// set every parameter that Redis can change.

@@ -2,8 +2,8 @@
 //!
 //! Invariants: `start <= pos <= seen` while the parser searches for a line end. `start` is the first byte of the
 //! request being parsed and spans are relative to it, so that the buffer can be compacted at any time.
-//! The parser examines no byte twice, however small the portions are: `seen` is the end of the search for a
-//! line end, and bulk strings are skipped by their length. Bulk strings longer than
+//! The parser examines no byte twice, even if the portions are small. The search for a line end continues at
+//! `seen`, and bulk strings are skipped by their length. Bulk strings longer than
 //! [`Limits::keep_bytes`] are not stored, because no command accepts them. The request is still parsed
 //! to its end, so that the connection stays in step.
 
@@ -92,7 +92,7 @@ enum State {
     Drop { left: usize, bytes: usize },
     /// A request is complete; `inline` says where its arguments are.
     Ready { inline: bool },
-    /// After a protocol error.
+    /// The state after a protocol error.
     Broken,
 }
 
@@ -125,7 +125,7 @@ impl RequestParser {
         }
     }
 
-    /// Changes the limits for what is parsed from now on.
+    /// Changes the limits for bytes that are parsed from now on.
     pub fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
     }

@@ -54,7 +54,7 @@ impl AdminTaskQueue {
     }
 }
 
-/// The thread and its queue. Dropping it gives requests that wait an error. A task that runs goes on, and the thread
+/// The thread and its queue. Dropping it gives requests that wait an error. A running task continues, and the thread
 /// ends after it.
 pub(super) struct AdminTasks {
     queue: Arc<AdminTaskQueue>,

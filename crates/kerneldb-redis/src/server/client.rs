@@ -154,7 +154,7 @@ impl Client {
         !self.my_turn
     }
 
-    /// Works on the connection until it has to wait or others should get their turn, and sets what it waits for.
+    /// Works on the connection until it has to wait or others should get their turn, and sets [`Client::awaiting`].
     /// `buffer` is for reading; its length bounds the work.
     pub(super) fn advance(&mut self, slot: ConnSlot<'_>, buffer: &mut [u8]) -> Outcome {
         if slot.broken() != 0 {

@@ -405,7 +405,7 @@ impl EventLoop {
         if client.half_closed && client.is_idle(slot) {
             return self.close(index, "closed by the client");
         }
-        // Once it is watched for data, it stays so until an event turns out to be the kernel's business.
+        // A connection that is watched for data stays so until an event comes for data that the kernel has answered.
         let watched = client.interest & (EventFlags::IN | EventFlags::ET);
         match awaiting {
             Awaiting::Write => self.watch(index, EventFlags::OUT),

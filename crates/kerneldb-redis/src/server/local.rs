@@ -1,10 +1,10 @@
 //! The local fast path: attaches the programs that answer clients on this machine inside their own
 //! send calls.
 //!
-//! Security: the programs run in the context of every process below the cgroup2 root, regardless of its owner,
-//! when it opens or uses a connection to the server's port within the server's network namespace. Such a process
-//! can execute only the commands that it can execute over the network, with the same authentication and on the same
-//! data. The CPU time is its own. The programs do not touch connections to other servers or in other
+//! Security: the programs run in the context of any process below the cgroup2 root, regardless of its owner.
+//! They run when the process opens or uses a connection to the server's port within the server's network namespace.
+//! Such a process can execute only the commands that it can execute over the network, with the same authentication
+//! and on the same data. The CPU time is its own. The programs do not touch connections to other servers or in other
 //! network namespaces.
 
 use std::fs::File;

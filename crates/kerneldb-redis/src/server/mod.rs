@@ -5,9 +5,9 @@
 //!
 //! A packet that arrives runs the *verdict* program, which executes its commands and queues the
 //! replies. The packet itself then carries them: it is redirected, its length unchanged, to the sending
-//! side of its own socket, where the *sender* program exchanges its content for the reply. A packet with
-//! anything else (rarer commands, commands that are not complete yet, long values, errors that need a
-//! retry) is passed to the event loop, which reads it from the socket, with all that follows on that
+//! side of its own socket. There the *sender* program exchanges its content for the reply. A packet with
+//! anything else (rarer commands, incomplete commands, long values, errors that need a retry) is passed to
+//! the event loop, which reads it from the socket. So are all later packets of that
 //! connection until the event loop has answered everything. Replies are therefore always in the order of
 //! the requests. TCP slows down a client that sends faster than the event loop reads.
 //!

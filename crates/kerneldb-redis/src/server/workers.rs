@@ -31,7 +31,7 @@ const PF_KTHREAD: u64 = 0x0020_0000;
 /// Keeps the machine's per-processor kernel workers in the scheduler's batch class. Dropping it restores the
 /// class of those that it has changed. Needs CAP_SYS_NICE.
 pub struct BatchWorkers {
-    /// Nothing is ever sent: the thread ends when this is dropped.
+    /// Nothing is ever sent. The thread ends when this is dropped.
     alive: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -126,8 +126,8 @@ fn workers() -> impl Iterator<Item = (i32, u64)> {
     })
 }
 
-/// The start time in a line of `/proc/PID/stat`, if the thread is such a worker: `kworker/CPU:ID`, and not
-/// one of high priority (`kworker/CPU:IDH`), unbound (`kworker/uN:ID`) or a rescuer (`kworker/R-…`).
+/// The start time in a line of `/proc/PID/stat`, if the thread is such a worker, `kworker/CPU:ID`. Workers of high
+/// priority (`kworker/CPU:IDH`), unbound ones (`kworker/uN:ID`) and rescuers (`kworker/R-…`) are not.
 fn worker_start(stat: &str) -> Option<u64> {
     let (open, close) = (stat.find('(')?, stat.rfind(')')?);
     let name = stat[open + 1..close].strip_prefix("kworker/")?;

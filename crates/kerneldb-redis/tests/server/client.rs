@@ -45,7 +45,7 @@ impl Client {
         self.socket.write_all(bytes).unwrap();
     }
 
-    /// Reads exactly what is expected.
+    /// Reads exactly the expected bytes.
     pub fn expect(&mut self, expected: &[u8]) {
         let mut got = vec![0; expected.len()];
         let mut n = 0;

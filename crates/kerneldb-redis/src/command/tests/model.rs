@@ -104,7 +104,7 @@ impl Model {
         self.lock().faults = faults;
     }
 
-    /// From now on, writes and commits take records of a log ring, which is emptied some time after it is full.
+    /// Makes later writes and commits take records of a log ring, which is emptied some time after it is full.
     pub fn limit_ring(&self, size: u32, room: u32) {
         self.lock().ring = Some(Ring { size, room, refused: 0 });
     }

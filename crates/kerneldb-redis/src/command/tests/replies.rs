@@ -323,7 +323,7 @@ fn texts_are_those_of_redis() {
         ours.feed(request.as_bytes());
         ours.finish();
         let reply = std::mem::take(&mut ours.out);
-        // As many replies are expected from Redis as from this crate. PONG shows that there is no other reply.
+        // Redis must send as many replies as this crate. PONG shows that it sends no others.
         let silent = reply.is_empty();
         let expected = if silent {
             redis.send(request.as_bytes());

@@ -144,8 +144,8 @@ fn transactions_wait_for_memory_that_comes_back() {
     assert!(c.send("COMMIT").starts_with("-TXFAILED"));
 }
 
-/// A client's transaction waits for a latch as long as its holder has it, because a client that does not check every
-/// reply must not commit a part of its writes. EXEC starts again, and commits nothing when the time is over.
+/// A client's transaction waits for a latch as long as its holder has it. Otherwise a client that does not check every
+/// reply could commit a part of its writes. EXEC starts again, and commits nothing when the time is over.
 #[test]
 fn a_latch_that_is_held_fails_no_transaction() {
     let model = Model::new(Startup::default());
@@ -185,7 +185,7 @@ fn interactive_transactions() {
     let model = Model::new(Startup::default());
     let (mut a, mut b) = (Client::new(&model), Client::new(&model));
     a.send("MSET x 1 y 1");
-    // Write skew: each reads what the other writes.
+    // Write skew: each reads the key that the other writes.
     assert_eq!((a.send("BEGIN"), b.send("BEGIN")), ("+OK\r\n".into(), "+OK\r\n".into()));
     assert_eq!(a.send("GET x"), "$1\r\n1\r\n");
     assert_eq!(b.send("GET y"), "$1\r\n1\r\n");

@@ -4,13 +4,13 @@
 //! eBPF programs are written down again in Rust, word by word: [`Kernel`] models `receive.h`, `handover.h` and
 //! `send.h`. [`EventLoop`] models `Client::advance` and `Signals::take`.
 //!
-//! Rules of the translation from C, which are those of x86: a plain access is an acquire load or a release store, and an
+//! The translation from C follows the rules of x86. A plain access is an acquire load or a release store. An
 //! atomic operation is also a full barrier.
 //!
-//! The model has the verdict, the sender, and the event loop; the socket's lock, under which both programs run; the
-//! receive buffer, which passed bytes reach some time after they were counted; the signal and its bell; the watch for
-//! arriving data. It leaves out the sweep, which would hide a lost signal; the local fast path; MULTI; memory models
-//! weaker than that of x86 on the side of the programs.
+//! The model has the verdict, the sender, and the event loop. It has the socket's lock, under which both programs run,
+//! and the receive buffer, which passed bytes reach some time after they were counted. It also has the signal with its
+//! bell, and the watch for arriving data. It lacks the local fast path, MULTI, and the sweep, which would hide a lost
+//! signal. On the side of the programs, it lacks memory models weaker than that of x86.
 //!
 //! The tests check that:
 //!  - One side at a time executes commands: the session is a loom cell.
