@@ -20,7 +20,7 @@ pub fn script(folder: &Path) -> PathBuf {
     folder.join("mariadb-test-run.pl")
 }
 
-/// Runs tests, with all servers started as `launch` says, and returns their outcomes. `arguments` choose the tests. Files are made
+/// Runs tests, with all servers started by `launch`, and returns their outcomes. `arguments` choose the tests. Files are made
 /// below `place`, and removed at the end.
 pub fn run(
     folder: &Path,

@@ -132,7 +132,7 @@ impl Server {
         }
     }
 
-    /// Lets a command run as the server's user, in the data directory, without this process's input and without its user's folders.
+    /// Lets a command run as the server's user, in the data directory, without this process's input and its user's folders.
     fn prepare(&self, mut command: Command) -> Command {
         command.current_dir(self.data()).stdin(Stdio::null()).env("LC_ALL", "C").env("HOME", self.path());
         // Another user cannot use the folder of this one.

@@ -49,8 +49,8 @@ pub fn target() -> PathBuf {
     folder
 }
 
-/// Runs the server under the library, with its statistics in a file of the server's folder. The library also serves files that were
-/// just changed, and files that the page cache has.
+/// Runs the server under the library, with its statistics in a file of the server's folder. The library also serves files that
+/// were just changed, and files that the page cache has.
 pub fn preload(server: &Server) -> Launch {
     launch(Preload {
         settling_time_ms: Some(0),
@@ -59,7 +59,8 @@ pub fn preload(server: &Server) -> Launch {
     })
 }
 
-/// Does the same, but the library leaves files to the kernel that the page cache has, or that were changed within [`SETTLING_TIME`].
+/// Does the same, but the library leaves files to the kernel that the page cache has, or that were changed within
+/// [`SETTLING_TIME`].
 pub fn preload_settled(server: &Server) -> Launch {
     launch(Preload { settling_time_ms: Some(SETTLING_TIME.as_millis() as u64), ..smaller_minimum(server) })
 }

@@ -1,5 +1,5 @@
-//! Runs MariaDB's own tests, with all their servers under the library. A test that fails is run again without the library, to find
-//! failures of the environment.
+//! Runs MariaDB's own tests, with all their servers under the library. A test that fails is run again without the library, to
+//! find failures of the environment.
 
 use std::collections::BTreeMap;
 
