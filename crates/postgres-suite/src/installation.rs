@@ -67,7 +67,7 @@ impl Installation {
     }
 }
 
-/// The folder into which `make setup` fetches what it installs for this user only.
+/// The folder into which `make setup` fetches programs for this user only.
 pub fn cache_folder() -> PathBuf {
     let path = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let home = || path("HOME").unwrap_or_default().join(".cache");

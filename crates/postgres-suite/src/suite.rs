@@ -66,7 +66,7 @@ fn row_count(line: &str) -> Option<usize> {
     (unit == "rows)" || unit == "row)").then(|| number.parse().ok()).flatten()
 }
 
-/// Output of `psql` without plans: without the results of EXPLAIN and of the suite's functions that call it, and without the
+/// Output of `psql` without plans. It lacks the results of EXPLAIN and of the suite's functions that call it, and the
 /// warnings of a function of the suite's that looks for the words `Seq Scan` in plans.
 pub fn without_plans(output: &str) -> String {
     let mut is_plan = false;

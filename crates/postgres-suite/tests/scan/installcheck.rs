@@ -1,7 +1,7 @@
 //! Runs PostgreSQL's own regression and isolation tests, with the extension for every table that it takes.
 //!
-//! The output must be PostgreSQL's expected one, or that of the same server without the extension, except for the name of the node
-//! in plans and the node's own lines. The outputs of a few tests ([`PLANS`]) must be the same without their plans.
+//! The output must be PostgreSQL's expected one, or that of the same server without the extension. Only the name of the node
+//! in plans and the node's own lines may differ. The outputs of a few tests ([`PLANS`]) must be the same without their plans.
 
 use std::collections::BTreeMap;
 use std::fs;

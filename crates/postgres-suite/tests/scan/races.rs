@@ -14,7 +14,8 @@ const QUERY: &str = "select count(*), sum(k), sum(id::bigint), sum(hashtid(ctid)
 
 /// Number of small tables. Their scans take no ring of buffers of their own, and together they are larger than all buffers.
 const FILLERS: usize = 10;
-/// Number of pages of the table that are in buffers if a part of it is. A scan reads nothing of a table that is completely in buffers.
+/// Number of pages of the table that are in buffers if a part of it is. A scan reads nothing of a table that is completely
+/// in buffers.
 const PART: usize = 40;
 
 /// A cluster with a table of one chunk, and the means to take its blocks from the buffers.
@@ -53,7 +54,7 @@ impl Scene {
         Self { cluster, writer }
     }
 
-    /// Makes the table anew, written out and in no buffer.
+    /// Makes the table again, written out and in no buffer.
     fn table(&mut self) {
         execute(&mut self.writer, "drop table if exists t").unwrap();
         execute(
