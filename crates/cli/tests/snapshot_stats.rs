@@ -81,7 +81,7 @@ fn a_save_is_counted_with_its_pause(engine: Engine) {
     let server = Server::start(folder.path(), Some(engine), &[]);
     let pid = server.process.id();
     fill(&server);
-    // Before the first fork, too: 40,000 values of 512 bytes are in the memory.
+    // The figures exist before the first fork, too. 40,000 values of 512 bytes are in the memory.
     let before = wait_for(pid, "memory", |figures| figures["memory_bytes"].as_u64() > Some(20_000_000));
     assert_eq!((&before["engine"], &before["reason"]), (&engine.into(), &"it was asked for".into()));
     assert_eq!((&before["taken"], &before["active"], pauses(&before)), (&0.into(), &0.into(), 0));
@@ -209,11 +209,11 @@ fn prometheus_gets_files_until_the_server_ends(engine: Engine) {
         assert_eq!((sample.labels["pid"].as_str(), sample.labels["engine"].as_str()), (pid.as_str(), engine));
         Some(sample.value)
     };
-    // Once.
+    // The command writes the file once.
     assert!(stats(&[&pid, "--prometheus", name]).status.success());
     let samples = exposition::check(&std::fs::read_to_string(&file).unwrap());
     assert_eq!(value(&samples, "taken_total"), Some(0.0));
-    // Repeatedly.
+    // The command writes the file repeatedly.
     let mut watch = command(&[&pid, "--prometheus", name, "--watch", "20ms"]);
     let watch = Running(watch.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
     let mut lines = command(&[&pid, "--json", "--watch", "20ms"]);

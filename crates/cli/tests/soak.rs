@@ -33,8 +33,8 @@ use soak::footprint::{Footprint, kernel_objects, remains};
 /// at most 70 %.
 const MEMORY: &str = "96M";
 const CHANGING_BYTES: usize = 24 << 20;
-/// A server that is not synchronous may lose writes that it acknowledged within its interval of 100 ms, and while the disk
-/// was busy with the sync before. The rest allows for a machine that does not run the log's writer in time.
+/// A server that is not synchronous may lose writes of its interval of 100 ms, and of the time that the disk was busy with
+/// the sync before. The rest allows for a machine that does not run the log's writer in time.
 const ASYNC_WINDOW: Duration = Duration::from_millis(100 + 1900);
 /// Bounds of growth between the first and the last third of the time that a server lives after its warm-up.
 const MOST_GROWTH: f64 = 1.10;

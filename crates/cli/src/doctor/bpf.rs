@@ -1,7 +1,7 @@
 //! The few bpf(2) calls that the probes need. Programs of a few instructions are assembled by hand, so that
 //! doctor needs neither a compiler nor the database's own programs.
 //!
-//! Everything created here is owned by a file descriptor and disappears with it.
+//! A file descriptor owns every object that this module creates; the object disappears with it.
 
 use std::ffi::CStr;
 use std::io;
@@ -197,7 +197,7 @@ pub fn link_to_cgroup(prog: &OwnedFd, cgroup: impl AsFd, kind: sys::bpf_attach_t
     owned(unsafe { sys::bpf_link_create(prog.as_raw_fd(), cgroup, kind, ptr::null()) })
 }
 
-/// Runs a traffic-control program once on an empty packet; returns what it returned.
+/// Runs a traffic-control program once on an empty packet; returns its result.
 pub fn run_on_packet(prog: &OwnedFd) -> io::Result<u32> {
     let packet = [0u8; 64];
     let mut opts = sys::bpf_test_run_opts {

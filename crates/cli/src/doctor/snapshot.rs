@@ -19,7 +19,7 @@ const COPY: (&str, &str) = ("process-vm-writev", "writing into the snapshot proc
 
 const REMAP: (&str, &str) = ("remap", "setting page tables aside (mremap of shared memory)");
 
-// From linux/userfaultfd.h and linux/fs.h.
+// Constants of linux/userfaultfd.h and linux/fs.h.
 const UFFD_API: u64 = 0xaa;
 const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
 const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;

@@ -108,7 +108,7 @@ fn start(command: &mut Command) -> anyhow::Result<()> {
     ))
 }
 
-/// In the child: the program that is executed next has no parent and no terminal that waits for it.
+/// Runs in the child, so that the program that is executed next has no parent and no terminal that waits for it.
 fn leave_parent() -> std::io::Result<()> {
     // SAFETY: system calls without memory. The first child has a copy of this process's only thread, and ends.
     unsafe {
