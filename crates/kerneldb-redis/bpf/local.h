@@ -279,7 +279,7 @@ static __always_inline void srv_leave_local(struct bpf_sock_ops *ops)
 	bpf_map_delete_elem(&srv_locals, &cookie);
 }
 
-/* Takes note of a connection that a process of this network namespace has opened to the server. */
+/* Records a connection that a process of this network namespace has opened to the server. */
 static __always_inline void srv_note_local(struct bpf_sock_ops *ops)
 {
 	struct bpf_sock *sk = ops->sk;

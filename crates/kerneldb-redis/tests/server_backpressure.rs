@@ -26,7 +26,7 @@ const BYSTANDER_MAX: Duration = Duration::from_secs(5);
 fn open(dir: &Path, durability: Durability, server: ServerConfig) -> (Arc<Store>, ServerHandle) {
     let memory_bytes = 64 << 20;
     let database = Config { memory_bytes, max_sessions: 256, wal_ring_bytes: 1 << 20, ..Config::default() };
-    // As little as possible, so that a stalled disk is soon noticed.
+    // The limit is as low as possible, so that the server soon notices a stalled disk.
     let max_unsynced_bytes = 1 << 20;
     let wal = WalConfig { durability, max_unsynced_bytes, ..WalConfig::default() };
     let wal = (durability != Durability::Off).then_some(wal);

@@ -70,7 +70,7 @@ impl Statistics {
         self.with(|state| state.baseline = baseline);
     }
 
-    /// Takes note of the number of commands so far, which may be reset to a lower one.
+    /// Records the number of commands so far. A reset may have lowered it.
     pub(super) fn sample(&self, now: Instant, commands: u64) {
         self.with(|state| {
             if state.samples.back().is_some_and(|(_, before)| *before > commands) {

@@ -70,7 +70,7 @@ fn set_options() -> impl Strategy<Value = Words> {
         4 => any_of(&["NX", "xx", "GET", "KEEPTTL", "bogus"]).prop_map(|o| words(&[&o])),
         2 => (any_of(&["EX", "ex"]), seconds()).prop_map(|(o, s)| words(&[&o, &s])),
         1 => seconds().prop_map(|s| words(&["PX", &(s + "000")])),
-        // Not in the past, because Redis deletes such a key only at its next access, which DBSIZE shows.
+        // No time is in the past, because Redis deletes such a key only at its next access, which DBSIZE shows.
         1 => (40i64..60).prop_map(|s| words(&["EXAT", &(s * 100_000_000).to_string()])),
     ];
     prop::collection::vec(option, 0..3).prop_map(|o| o.concat())
