@@ -1,4 +1,4 @@
-//! What commands need of a session.
+//! The operators of a session that commands use.
 
 use bedplate_kerneldb::{Durability, Error, Result, Session, SetOptions, Value, Written};
 
@@ -21,8 +21,8 @@ pub trait Operators {
     fn commit(&mut self) -> Result<u64>;
     fn rollback(&mut self) -> Result<()>;
     fn take_observed_ts(&mut self) -> u64;
-    /// From the next transaction on: whether writes are logged. What commits wait for is the caller's
-    /// business, so [`Durability::Async`] and [`Durability::Sync`] are the same here.
+    /// Sets whether writes are logged, from the next transaction on. The caller waits for durability, so
+    /// [`Durability::Async`] and [`Durability::Sync`] are the same here.
     fn set_durability(&mut self, durability: Durability);
 }
 
