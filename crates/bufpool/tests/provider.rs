@@ -264,7 +264,7 @@ fn threads_of_providers() -> usize {
     bedplate_threads::deliverable(0, |name| name == THREAD).unwrap().0
 }
 
-/// Whether this process runs the test alone. The tests count the threads of their process.
+/// Runs the test in a process of its own, because it counts the threads of its process. Returns true in that process.
 fn alone(name: &str) -> bool {
     const CHILD: &str = "BEDPLATE_TEST_PROVIDER";
     if std::env::var_os(CHILD).is_some() {
