@@ -1,4 +1,4 @@
-//! How the two sides wake each other. Neither side makes a system call while the other is awake.
+//! The handshake by which the two sides wake each other. Neither side makes a system call while the other is awake.
 //!
 //! Both directions use the same handshake. The side that is about to sleep announces it, *then* checks once more for work. The
 //! other side makes its work visible, *then* checks whether its peer sleeps. Each side executes a sequentially consistent fence

@@ -19,8 +19,7 @@ pub struct Local {
 impl Local {
     /// Opens a reader of a file.
     ///
-    /// # Errors
-    /// As [`Cache::attach`].
+    /// The same as those of [`Cache::attach`].
     pub fn open(cache: &Arc<Cache>, file: File) -> Result<RangeReader> {
         let arrivals = Arc::new(Mailbox::default());
         // The service does not charge for memory of a cache in the reader's own process.
