@@ -2,7 +2,6 @@
 //!
 //! A load always ends:
 //!
-//!
 //! A request has at most one read in flight. A piece that fails is halved until it is a page, so there are fewer than two reads
 //! for each page. [`SEARCH`] after the first failure, halving stops: each remaining piece is read once, and is good or bad as a
 //! whole. A read that fails for lack of a resource is tried [`TRIES`] more times, all pieces together, before it counts as
