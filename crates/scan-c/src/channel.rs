@@ -173,6 +173,7 @@ pub unsafe fn give(channel: Channel, place: *mut bp_scan_channel) -> Answer {
 
 /// Opens a channel (zicio_open). Reading begins at once.
 ///
+/// # Safety
 /// `options` is NULL or as long as its size says, with arrays of the stated lengths; `opened` is writable or NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_scan_open(
@@ -384,6 +385,7 @@ pub unsafe extern "C" fn bp_scan_unchanged(
 /// Cancels ranges that were announced: bytes of them that have not been handed out will not be. `cancelled`, which may be NULL,
 /// gets the number of these bytes. Ranges that are announced again afterwards are delivered. Pools do not support this.
 ///
+/// # Safety
 /// `ranges` points to `range_count` ranges, or is NULL; `cancelled` is writable or NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_scan_cancel_ranges(
@@ -426,6 +428,7 @@ pub unsafe extern "C" fn bp_scan_descriptor(channel: bp_scan_channel, descriptor
 /// Adds ranges to the scan (zicio_notify_ranges), after its present ranges. At most 1048576 may be announced and not read yet,
 /// and each call counts as one more. Pools do not support this.
 ///
+/// # Safety
 /// `ranges` points to `range_count` ranges, or is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_scan_notify_ranges(
@@ -463,6 +466,7 @@ pub unsafe extern "C" fn bp_scan_is_direct(channel: bp_scan_channel, file: u32, 
 
 /// Gives the properties of a channel, and its counts so far. `size` is sizeof the structure.
 ///
+/// # Safety
 /// `statistics` has `size` writable bytes, or is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_scan_get_statistics(

@@ -55,6 +55,7 @@ unsafe impl Sized for bp_scan_pool_options {
 
 /// Makes a pool.
 ///
+/// # Safety
 /// `options` is NULL or as long as its size says, with arrays of the stated lengths; `made` is writable or NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_scan_create_pool(

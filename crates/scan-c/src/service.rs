@@ -100,6 +100,7 @@ fn insert(service: Service) -> Result<u64, Refusal> {
 /// or to end its thread with bp_scan_stop(). Each service has a thread, and channels of two services share nothing, so a process
 /// needs one service.
 ///
+/// # Safety
 /// `options` is NULL or as long as its size says, and `started` is writable or NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_scan_start(
@@ -167,6 +168,7 @@ pub unsafe extern "C" fn bp_scan_connect_within(
     answer(|| unsafe { connect(path, connected, Duration::from_nanos(patience_ns)) })
 }
 
+/// # Safety
 /// The same as for [`bp_scan_connect`].
 unsafe fn connect(path: *const c_char, connected: *mut bp_scan_service, patience: Duration) -> Answer {
     if path.is_null() || connected.is_null() {
@@ -196,6 +198,7 @@ pub extern "C" fn bp_scan_stop(service: bp_scan_service) -> c_int {
 
 /// Gives a description of the engine and of its operation here, cut off after `bytes` bytes, with a zero at the end.
 ///
+/// # Safety
 /// `text` has room for `bytes` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_scan_about(service: bp_scan_service, text: *mut c_char, bytes: usize) -> c_int {
@@ -212,6 +215,7 @@ pub unsafe extern "C" fn bp_scan_about(service: bp_scan_service, text: *mut c_ch
 
 /// Gives the counts of a service. `size` is sizeof the structure.
 ///
+/// # Safety
 /// `statistics` has `size` writable bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_scan_get_service_statistics(

@@ -167,6 +167,7 @@ unsafe fn serve_parts(
 /// Defines functions that read: by the expression that serves them, the C library's function, and its arguments.
 macro_rules! reads {
     ($($name:ident($($argument:ident: $type:ty),*) = $serve:expr, $real:ident, $offset:expr, $descriptor:ident, if $condition:expr;)*) => {$(
+        /// # Safety
         /// The same as for the C library's function.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($argument: $type),*) -> ssize_t {
@@ -236,6 +237,7 @@ fn fail_with(error: c_int) -> c_int {
     -1
 }
 
+/// # Safety
 /// The same as for the C library's function.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
@@ -248,6 +250,7 @@ unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     unsafe { (real().close)(fd) }
 }
 
+/// # Safety
 /// The same as for the C library's function.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
@@ -260,6 +263,7 @@ unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
     unsafe { (real().fclose)(stream) }
 }
 
+/// # Safety
 /// The same as for the C library's function.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
@@ -268,6 +272,7 @@ unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
     unsafe { (real().dup2)(old, new) }
 }
 
+/// # Safety
 /// The same as for the C library's function.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
@@ -278,6 +283,7 @@ unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int 
 
 /// After a process has filtered its system calls, the library makes none: the filter may end the process for a system call.
 ///
+/// # Safety
 /// The same as for the C library's function, which reads as many arguments as the option has.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
@@ -308,6 +314,7 @@ fn close_all(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     error
 }
 
+/// # Safety
 /// The same as for the C library's function.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
@@ -320,6 +327,7 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
     }
 }
 
+/// # Safety
 /// The same as for the C library's function.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn closefrom(first: c_int) {
@@ -338,6 +346,7 @@ unsafe extern "C-unwind" fn closefrom(first: c_int) {
 /// Defines functions that move a descriptor's position.
 macro_rules! seeks {
     ($($name:ident;)*) => {$(
+        /// # Safety
         /// The same as for the C library's function.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(fd: c_int, offset: off_t, whence: c_int) -> off_t {
@@ -359,6 +368,7 @@ seeks! {
 /// files need not be in the page cache.
 macro_rules! advices {
     ($($name:ident = $real:ident;)*) => {$(
+        /// # Safety
         /// The same as for the C library's function.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(fd: c_int, offset: off_t, len: off_t, advice: c_int) -> c_int {
@@ -376,6 +386,7 @@ advices! {
     posix_fadvise64 = posix_fadvise;
 }
 
+/// # Safety
 /// The same as for the C library's function.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn readahead(fd: c_int, offset: off_t, count: size_t) -> ssize_t {

@@ -59,6 +59,7 @@ impl Scan {
 
     /// Sets the memory of the channel, a multiple of 2 MiB and at least 4 MiB; 32 MiB by default.
     ///
+    /// # Errors
     /// The size is more than 1 GiB, or less than 4 MiB.
     pub fn ring_bytes(mut self, bytes: usize) -> Result<Self> {
         if !(2 * FRAME..=MAX_FRAMES * FRAME).contains(&bytes) {
@@ -82,6 +83,7 @@ impl Scan {
     /// Sets the number of pages that the worker may hold at a time; 1 by default. The channel's memory must have two more frames
     /// of 2 MiB than that, because each of these pages may be in another frame.
     ///
+    /// # Errors
     /// The number is 0, or more than [`MAX_PAGES_HELD`].
     pub fn pages_held(mut self, pages: usize) -> Result<Self> {
         check_pages_held(pages)?;

@@ -85,6 +85,7 @@ impl Block {
 
     /// Writes the bytes in front of a new block, and returns its address.
     ///
+    /// # Safety
     /// `start` is the heap's address of such a block, which no other thread uses yet.
     unsafe fn begin(self, start: NonNull<u8>) -> NonNull<u8> {
         // SAFETY: guaranteed by the caller.
@@ -190,6 +191,7 @@ pub unsafe extern "C" fn bp_snapshot_allocate_zeroed(
 /// which may be new. Then no thread may use the old block any more. If the call fails, the block stays unchanged. If `block` is
 /// NULL, the call allocates a new one.
 ///
+/// # Safety
 /// `block` is NULL or a block that no other thread uses meanwhile; `resized` is writable or NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_snapshot_resize(
@@ -233,6 +235,7 @@ pub unsafe extern "C" fn bp_snapshot_resize(
 
 /// Frees a block. If `block` is NULL, the call does nothing.
 ///
+/// # Safety
 /// `block` is NULL or a block that no thread uses any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_snapshot_free(memory: bp_snapshot_memory, block: *mut c_void) -> c_int {

@@ -261,6 +261,7 @@ fn build(options: bp_snapshot_options) -> Result<Store, Refusal> {
 
 /// Creates a memory, filled with zeros.
 ///
+/// # Safety
 /// `options` is NULL or as long as its size says; `created` is writable or NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_snapshot_create(
@@ -293,6 +294,7 @@ pub extern "C" fn bp_snapshot_destroy(memory: bp_snapshot_memory) -> c_int {
 /// Gives the address of a memory, its current size, and its engine. `size` is sizeof the structure. A child that runs a task on
 /// the memory may also call it.
 ///
+/// # Safety
 /// `info` has `size` writable bytes, or is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_snapshot_get_memory_info(
@@ -320,6 +322,7 @@ pub unsafe extern "C" fn bp_snapshot_get_memory_info(
 /// Describes the engine of a memory, and why it has no better one. The text is cut off after `bytes` bytes, with a zero at the
 /// end.
 ///
+/// # Safety
 /// `text` has room for `bytes` bytes, or is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_snapshot_about(
@@ -382,6 +385,7 @@ pub extern "C" fn bp_snapshot_settle(memory: bp_snapshot_memory) -> c_int {
 
 /// Gives the counts of a memory so far. `size` is sizeof the structure.
 ///
+/// # Safety
 /// `statistics` has `size` writable bytes, or is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_snapshot_get_statistics(

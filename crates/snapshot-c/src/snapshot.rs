@@ -83,6 +83,7 @@ fn held(snapshot: bp_snapshot) -> Result<Held, Bad> {
 
 /// Makes a handle of a snapshot.
 ///
+/// # Safety
 /// `place` is writable.
 unsafe fn give(held: Held, place: *mut bp_snapshot) -> Result<(), Refusal> {
     let handle = SNAPSHOTS.insert(held).map_err(Refusal::full)?;
@@ -140,6 +141,7 @@ pub extern "C" fn bp_snapshot_release(snapshot: bp_snapshot) -> c_int {
 
 /// Gives the address of a snapshot's bytes. They exist until its last handle is released. `size` is sizeof the structure.
 ///
+/// # Safety
 /// `view` has `size` writable bytes, or is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_snapshot_get_view(
@@ -167,6 +169,7 @@ pub unsafe extern "C" fn bp_snapshot_get_view(
 /// Returns the address in a view of the `len` bytes that the owner had at its own address `owners`; NULL if not all of them are
 /// in the view.
 ///
+/// # Safety
 /// `view` was filled in by bp_snapshot_get_view(), or is that of a task, or is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_snapshot_bytes_at(
@@ -198,6 +201,7 @@ pub extern "C" fn bp_snapshot_check(snapshot: bp_snapshot) -> c_int {
 
 /// Gives a snapshot's number, and the time for which it stopped writers. `size` is sizeof the structure.
 ///
+/// # Safety
 /// `info` has `size` writable bytes, or is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_snapshot_get_info(
@@ -248,6 +252,7 @@ pub unsafe extern "C" fn bp_snapshot_get_bookmark(
 /// function fills in at most `capacity` ranges, and their number at `count`. BP_SNAPSHOT_OK: there are no more. BP_SNAPSHOT_MORE:
 /// call again, with `from` the end of the last range.
 ///
+/// # Safety
 /// `earlier` is readable or NULL; `ranges` has room for `capacity` ranges, or is NULL; `count` is writable or NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_snapshot_changed_since(

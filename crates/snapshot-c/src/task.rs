@@ -148,6 +148,7 @@ pub unsafe extern "C" fn bp_snapshot_spawn_in_child(
     answer(|| unsafe { spawn(memory, work, argument, spawned, true) })
 }
 
+/// # Safety
 /// The same as for the functions above.
 unsafe fn spawn(
     memory: bp_snapshot_memory,
@@ -240,6 +241,7 @@ pub extern "C" fn bp_snapshot_poll(task: bp_snapshot_task) -> c_int {
 /// Waits for a task and gives its result. It can be called again, and by several threads. `size` is sizeof the structure.
 /// BP_SNAPSHOT_ERROR_INCOMPLETE, BP_SNAPSHOT_ERROR_TASK: the result is lost, and `result` stays unchanged.
 ///
+/// # Safety
 /// `result` has `size` writable bytes, or is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_snapshot_join(
@@ -278,6 +280,7 @@ pub unsafe extern "C" fn bp_snapshot_join(
 /// Gives the number of a task's snapshot, and the time for which it stopped writers: with a child, including its fork(). `size`
 /// is sizeof the structure.
 ///
+/// # Safety
 /// `info` has `size` writable bytes, or is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_snapshot_get_task_info(

@@ -37,6 +37,7 @@ pub(crate) unsafe fn verify(
 
 /// The image of a page in memory.
 ///
+/// # Safety
 /// The same as for [`verify`], during `'a`.
 pub(crate) unsafe fn image_at<'a>(memory: *const u8, size: PageSize) -> &'a Image {
     // SAFETY: guaranteed by the caller.

@@ -518,6 +518,7 @@ const char *bp_scan_version(void);
 /*
  Opens a channel (zicio_open). Reading begins at once.
 
+ # Safety
  `options` is NULL or as long as its size says, with arrays of the stated lengths; `opened` is writable or NULL.
  */
 int bp_scan_open(struct bp_scan_service service,
@@ -586,6 +587,7 @@ int bp_scan_unchanged(struct bp_scan_channel channel,
  Cancels ranges that were announced: bytes of them that have not been handed out will not be. `cancelled`, which may be NULL,
  gets the number of these bytes. Ranges that are announced again afterwards are delivered. Pools do not support this.
 
+ # Safety
  `ranges` points to `range_count` ranges, or is NULL; `cancelled` is writable or NULL.
  */
 int bp_scan_cancel_ranges(struct bp_scan_channel channel,
@@ -608,6 +610,7 @@ int bp_scan_descriptor(struct bp_scan_channel channel,
  Adds ranges to the scan (zicio_notify_ranges), after its present ranges. At most 1048576 may be announced and not read yet,
  and each call counts as one more. Pools do not support this.
 
+ # Safety
  `ranges` points to `range_count` ranges, or is NULL.
  */
 int bp_scan_notify_ranges(struct bp_scan_channel channel,
@@ -625,6 +628,7 @@ int bp_scan_is_direct(struct bp_scan_channel channel, uint32_t file, bool *direc
 /*
  Gives the properties of a channel, and its counts so far. `size` is sizeof the structure.
 
+ # Safety
  `statistics` has `size` writable bytes, or is NULL.
  */
 int bp_scan_get_statistics(struct bp_scan_channel channel,
@@ -649,6 +653,7 @@ int bp_scan_error_number(void);
 /*
  Makes a pool.
 
+ # Safety
  `options` is NULL or as long as its size says, with arrays of the stated lengths; `made` is writable or NULL.
  */
 int bp_scan_create_pool(struct bp_scan_service service,
@@ -701,6 +706,7 @@ int bp_scan_resident_bytes(const struct bp_scan_source *source,
  or to end its thread with bp_scan_stop(). Each service has a thread, and channels of two services share nothing, so a process
  needs one service.
 
+ # Safety
  `options` is NULL or as long as its size says, and `started` is writable or NULL.
  */
 int bp_scan_start(const struct bp_scan_service_options *options,
@@ -739,6 +745,7 @@ int bp_scan_stop(struct bp_scan_service service);
 /*
  Gives a description of the engine and of its operation here, cut off after `bytes` bytes, with a zero at the end.
 
+ # Safety
  `text` has room for `bytes` bytes.
  */
 int bp_scan_about(struct bp_scan_service service,
@@ -748,6 +755,7 @@ int bp_scan_about(struct bp_scan_service service,
 /*
  Gives the counts of a service. `size` is sizeof the structure.
 
+ # Safety
  `statistics` has `size` writable bytes.
  */
 int bp_scan_get_service_statistics(struct bp_scan_service service,

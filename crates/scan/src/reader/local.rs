@@ -19,6 +19,7 @@ pub struct Local {
 impl Local {
     /// Opens a reader of a file.
     ///
+    /// # Errors
     /// The same as those of [`Cache::attach`].
     pub fn open(cache: &Arc<Cache>, file: File) -> Result<RangeReader> {
         let arrivals = Arc::new(Mailbox::default());

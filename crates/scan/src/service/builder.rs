@@ -76,6 +76,7 @@ impl Builder {
 
     /// Starts the service.
     ///
+    /// # Errors
     /// The requested engine does not work here, or threads cannot be started.
     pub fn build(self) -> Result<Service> {
         super::notice_forks()?;

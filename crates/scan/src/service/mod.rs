@@ -125,6 +125,7 @@ impl std::fmt::Debug for Service {
 impl Service {
     /// Starts a service with the best engine that works here.
     ///
+    /// # Errors
     /// The same as those of [`Builder::build`].
     pub fn start() -> Result<Self> {
         Self::builder().build()
@@ -157,6 +158,7 @@ impl Service {
     ///
     /// Each step may take up to [`DEFAULT_PATIENCE`]; see [`connect_within`](Self::connect_within).
     ///
+    /// # Errors
     /// No process listens there, it has another version, or it does not answer in time.
     pub fn connect(path: impl AsRef<Path>) -> Result<Self> {
         Self::connect_within(path, DEFAULT_PATIENCE)
@@ -169,6 +171,7 @@ impl Service {
     /// request of a channel is not answered in time, the channel is over: its calls return [`Error::Gone`] from then on. Waits
     /// for pages have no such limit.
     ///
+    /// # Errors
     /// The same as those of [`connect`](Self::connect). Also, the time is less than [`MIN_PATIENCE`], 1 ms, or more than
     /// [`MAX_PATIENCE`], an hour.
     pub fn connect_within(path: impl AsRef<Path>, patience: Duration) -> Result<Self> {
@@ -191,6 +194,7 @@ impl Service {
 
     /// Opens a channel. Reading begins at once.
     ///
+    /// # Errors
     /// A file cannot be opened, a range is not in it, there is no memory, or the service has ended.
     pub fn open(&self, scan: Scan) -> Result<Channel> {
         match &self.side {
@@ -233,6 +237,7 @@ impl Service {
     /// The same as [`reader`](Self::reader), for a file that is open for reading. A daemon opens the file again. This process
     /// opens and closes no descriptor of it, so the process keeps its record locks (`fcntl`), which any such close would drop.
     ///
+    /// # Errors
     /// The same as those of [`reader`](Self::reader). Also, a daemon of another user may not be allowed to open the file.
     pub fn reader_of(&self, file: impl AsFd) -> Result<RangeReader> {
         match &self.side {

@@ -167,6 +167,7 @@ impl PoolOptions {
     /// Sets the number of pages that each worker may hold at a time; 1 by default. The pool's memory must have as many frames of
     /// 2 MiB for each worker, and three more.
     ///
+    /// # Errors
     /// The number is 0, or more than [`MAX_POOL_PAGES_HELD`](crate::MAX_POOL_PAGES_HELD).
     pub fn pages_held(mut self, pages: usize) -> Result<Self> {
         check_pool_pages_held(pages)?;
@@ -179,6 +180,7 @@ impl Service {
     /// Makes a pool for the workers that scan all of these files. It has `memory_bytes` of frames, and each worker may hold one.
     /// 64 MiB are enough for 29 workers.
     ///
+    /// # Errors
     /// A file cannot be opened, there is no memory, or `memory_bytes` is less than 16 MiB or more than 1 GiB.
     pub fn create_pool<S: Into<Source>>(
         &self,
@@ -190,6 +192,7 @@ impl Service {
 
     /// Makes a pool with these options.
     ///
+    /// # Errors
     /// The same as those of [`create_pool`](Self::create_pool). Also, there is not enough memory for the pages that one worker
     /// may hold.
     pub fn make_pool(&self, options: PoolOptions) -> Result<Pool> {
@@ -215,6 +218,7 @@ impl Service {
     /// Joins a pool. The channel delivers every page of its files once, in the pool's order, beginning with pages that are
     /// already in memory. A page never crosses a multiple of `page_size` in its file.
     ///
+    /// # Errors
     /// No pool has this key, the page size is invalid (see [`Scan::page_size`](crate::Scan::page_size)), or there are too many
     /// workers for the pool's memory. With a daemon, also: this process cannot open the pool's files.
     pub fn join(&self, key: AccessKey, page_size: usize) -> Result<Channel> {
@@ -227,6 +231,7 @@ impl Service {
     /// The same as [`join`](Self::join), with files that this process names itself, in the pool's order, or has open. It is for
     /// processes in which the names of the pool's creator mean other files, or none.
     ///
+    /// # Errors
     /// The same as those of [`join`](Self::join). Also, these are not the pool's files.
     pub fn join_with<S: Into<Source>>(
         &self,

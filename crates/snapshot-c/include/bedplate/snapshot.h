@@ -504,6 +504,7 @@ int bp_snapshot_allocate_zeroed(struct bp_snapshot_memory memory,
  which may be new. Then no thread may use the old block any more. If the call fails, the block stays unchanged. If `block` is
  NULL, the call allocates a new one.
 
+ # Safety
  `block` is NULL or a block that no other thread uses meanwhile; `resized` is writable or NULL.
  */
 int bp_snapshot_resize(struct bp_snapshot_memory memory,
@@ -514,6 +515,7 @@ int bp_snapshot_resize(struct bp_snapshot_memory memory,
 /*
  Frees a block. If `block` is NULL, the call does nothing.
 
+ # Safety
  `block` is NULL or a block that no thread uses any more.
  */
 int bp_snapshot_free(struct bp_snapshot_memory memory, void *block);
@@ -521,6 +523,7 @@ int bp_snapshot_free(struct bp_snapshot_memory memory, void *block);
 /*
  Creates a memory, filled with zeros.
 
+ # Safety
  `options` is NULL or as long as its size says; `created` is writable or NULL.
  */
 int bp_snapshot_create(const struct bp_snapshot_options *options,
@@ -536,6 +539,7 @@ int bp_snapshot_destroy(struct bp_snapshot_memory memory);
  Gives the address of a memory, its current size, and its engine. `size` is sizeof the structure. A child that runs a task on
  the memory may also call it.
 
+ # Safety
  `info` has `size` writable bytes, or is NULL.
  */
 int bp_snapshot_get_memory_info(struct bp_snapshot_memory memory,
@@ -546,6 +550,7 @@ int bp_snapshot_get_memory_info(struct bp_snapshot_memory memory,
  Describes the engine of a memory, and why it has no better one. The text is cut off after `bytes` bytes, with a zero at the
  end.
 
+ # Safety
  `text` has room for `bytes` bytes, or is NULL.
  */
 int bp_snapshot_about(struct bp_snapshot_memory memory,
@@ -573,6 +578,7 @@ int bp_snapshot_settle(struct bp_snapshot_memory memory);
 /*
  Gives the counts of a memory so far. `size` is sizeof the structure.
 
+ # Safety
  `statistics` has `size` writable bytes, or is NULL.
  */
 int bp_snapshot_get_statistics(struct bp_snapshot_memory memory,
@@ -606,6 +612,7 @@ int bp_snapshot_release(struct bp_snapshot snapshot);
 /*
  Gives the address of a snapshot's bytes. They exist until its last handle is released. `size` is sizeof the structure.
 
+ # Safety
  `view` has `size` writable bytes, or is NULL.
  */
 int bp_snapshot_get_view(struct bp_snapshot snapshot,
@@ -616,6 +623,7 @@ int bp_snapshot_get_view(struct bp_snapshot snapshot,
  Returns the address in a view of the `len` bytes that the owner had at its own address `owners`; NULL if not all of them are
  in the view.
 
+ # Safety
  `view` was filled in by bp_snapshot_get_view(), or is that of a task, or is NULL.
  */
 const void *bp_snapshot_bytes_at(const struct bp_snapshot_view *view,
@@ -632,6 +640,7 @@ int bp_snapshot_check(struct bp_snapshot snapshot);
 /*
  Gives a snapshot's number, and the time for which it stopped writers. `size` is sizeof the structure.
 
+ # Safety
  `info` has `size` writable bytes, or is NULL.
  */
 int bp_snapshot_get_info(struct bp_snapshot snapshot, struct bp_snapshot_info *info, size_t size);
@@ -652,6 +661,7 @@ int bp_snapshot_get_bookmark(struct bp_snapshot snapshot,
  function fills in at most `capacity` ranges, and their number at `count`. BP_SNAPSHOT_OK: there are no more. BP_SNAPSHOT_MORE:
  call again, with `from` the end of the last range.
 
+ # Safety
  `earlier` is readable or NULL; `ranges` has room for `capacity` ranges, or is NULL; `count` is writable or NULL.
  */
 int bp_snapshot_changed_since(struct bp_snapshot snapshot,
@@ -705,6 +715,7 @@ int bp_snapshot_poll(struct bp_snapshot_task task);
  Waits for a task and gives its result. It can be called again, and by several threads. `size` is sizeof the structure.
  BP_SNAPSHOT_ERROR_INCOMPLETE, BP_SNAPSHOT_ERROR_TASK: the result is lost, and `result` stays unchanged.
 
+ # Safety
  `result` has `size` writable bytes, or is NULL.
  */
 int bp_snapshot_join(struct bp_snapshot_task task,
@@ -715,6 +726,7 @@ int bp_snapshot_join(struct bp_snapshot_task task,
  Gives the number of a task's snapshot, and the time for which it stopped writers: with a child, including its fork(). `size`
  is sizeof the structure.
 
+ # Safety
  `info` has `size` writable bytes, or is NULL.
  */
 int bp_snapshot_get_task_info(struct bp_snapshot_task task,

@@ -136,6 +136,7 @@ impl Pool {
 
     /// Adds a worker. It gets the chunks in the pool that are still current. Chunks with unreadable parts are read again.
     ///
+    /// # Errors
     /// The pool has the maximum number of members: with more, all but a few frames could be held by them.
     pub fn join(&mut self, id: usize, board: Arc<Board>, now: u64) -> Result<()> {
         if (self.members.len() + 1) * self.pages_held + LEAST > self.state.len() + 1 {

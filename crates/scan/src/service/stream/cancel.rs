@@ -16,6 +16,7 @@ use crate::{Error, Result};
 impl Stream {
     /// Cancels ranges. Adds the numbers of chunks that the worker no longer waits for to `discarded`.
     ///
+    /// # Errors
     /// The cancellation would leave too many pieces. Nothing is cancelled.
     pub fn cancel(&mut self, ranges: &RangeSet, discarded: &mut Vec<u64>) -> Result<Cancelled> {
         let pieces = |slot: &Slot| match slot {

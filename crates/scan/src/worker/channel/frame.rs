@@ -177,6 +177,7 @@ impl Channel {
 
     /// Adds ranges to the scan, after its present ones.
     ///
+    /// # Errors
     /// The channel would have more than [`MAX_PENDING_RANGES`](crate::MAX_PENDING_RANGES) ranges that are announced and not read
     /// yet. Or a range is not in its file, or the service has ended.
     pub fn notify_ranges(&mut self, ranges: &[Range]) -> Result<()> {
@@ -188,6 +189,7 @@ impl Channel {
     /// the number of these bytes. Reads of them in flight are discarded when they complete. Ranges that are announced again after
     /// this are delivered.
     ///
+    /// # Errors
     /// A range is not in its file, the channel belongs to a pool, or the service has ended.
     pub fn cancel_ranges(&mut self, ranges: &[Range]) -> Result<u64> {
         self.lender.check_process()?;

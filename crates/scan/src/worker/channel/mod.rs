@@ -141,6 +141,7 @@ impl Channel {
     /// [waits](Self::wait), at the cost of a system call if the service sleeps. That is one call until the service publishes
     /// something, however often the worker asks.
     ///
+    /// # Errors
     /// The page cannot be delivered: [`Error::Read`], [`Error::Truncated`], [`Error::Changing`], [`Error::Replaced`]. The next
     /// call concerns the next page. [`Error::Held`]: the last page that was handed out in this way has not been returned, or the
     /// maximum number of pages is out. [`Error::Gone`]: the service has ended. [`Error::Forked`]: the channel belongs to the
@@ -154,6 +155,7 @@ impl Channel {
     /// the number for which the channel was [opened](crate::Scan::pages_held). Pages may be returned in any order and in any
     /// thread.
     ///
+    /// # Errors
     /// The same as those of [`get_page`](Self::get_page).
     pub fn get_owned(&mut self) -> Result<OwnedGot> {
         Ok(match self.look_and_poll()? {
@@ -167,6 +169,7 @@ impl Channel {
     /// the number for which the channel was [opened](crate::Scan::pages_held). Pages may be returned in any order and in any
     /// thread.
     ///
+    /// # Errors
     /// The same as those of [`get_page`](Self::get_page).
     pub fn next_owned(&mut self) -> Result<Option<OwnedPage>> {
         match self.wait_for_owned(None)? {
@@ -178,6 +181,7 @@ impl Channel {
 
     /// The same as [`wait_for_page`](Self::wait_for_page), for a page that owns itself.
     ///
+    /// # Errors
     /// The same as those of [`get_page`](Self::get_page).
     pub fn wait_for_owned(&mut self, most: Option<Duration>) -> Result<OwnedGot> {
         Ok(match self.look_and_wait(most)? {
@@ -280,6 +284,7 @@ impl Channel {
 
     /// Waits for the next page and returns it. `None`: the scan is over. The page is returned when it is dropped.
     ///
+    /// # Errors
     /// The same as those of [`get_page`](Self::get_page).
     pub fn next_page(&mut self) -> Result<Option<Page<'_>>> {
         match self.wait_for_page(None)? {
@@ -291,6 +296,7 @@ impl Channel {
 
     /// The same as [`get_page`](Self::get_page), but waits for the page without a limit, or for at most a time.
     ///
+    /// # Errors
     /// The same as those of [`get_page`](Self::get_page).
     pub fn wait_for_page(&mut self, most: Option<Duration>) -> Result<Got> {
         let found = self.look_and_wait(most)?;
@@ -416,6 +422,7 @@ impl Channel {
     /// systems, and for files that were changed so shortly before the read that their stamps prove nothing. Changes other than of
     /// the file's bytes count too: names that it gets or loses.
     ///
+    /// # Errors
     /// The scan watches its files, or the page belongs to another channel.
     pub fn unchanged(&self, page: &impl Delivered) -> Result<bool> {
         self.lender.unchanged(page.piece())

@@ -57,6 +57,7 @@ impl Channel {
     /// From now on, the service makes a system call for a worker that has found nothing, and the worker makes one to take note of
     /// it. Nothing else changes.
     ///
+    /// # Errors
     /// The descriptor cannot be created, or the service has ended.
     pub fn descriptor(&mut self) -> Result<BorrowedFd<'_>> {
         self.lender.check_process()?;
