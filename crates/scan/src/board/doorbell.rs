@@ -59,7 +59,7 @@ const POLLS: u32 = 2;
 /// The worker waits for its descriptor to become readable.
 const WATCHES: u32 = 3;
 
-/// How the service must wake a worker after it has published something.
+/// The way in which the service must wake a worker after it has published something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
     /// The service does nothing.

@@ -140,7 +140,7 @@ impl Load {
     /// Ends the load and returns its result.
     pub fn over(mut self, now: u64) -> Loaded {
         if self.given_up {
-            // Not all of it was tried.
+            // A load that was given up may not have tried all of its pages.
             let fault = Fault { code: error::READ, detail: Errno::CANCELED.raw_os_error() as u32 };
             self.outcome.faults = Some(Rc::new(Faults::everywhere(fault)));
             self.outcome.stamps.clear();
