@@ -26,9 +26,9 @@ pub struct Builder {
 impl Builder {
     /// Sets the engine. The default is the best one that works on this machine.
     ///
-    /// That is `remap`, which has the shortest pause, even for snapshots that threads of this process read. It is `uffd` if
-    /// [several](Self::snapshots_at_once) snapshots of the latter kind are requested. If neither works, it is `fork`. `remap` is
-    /// not chosen if `vm.overcommit_memory` is 2. `docs/snapshot.md` says which programs must request `uffd`, for instance
+    /// The best one is `remap`, which has the shortest pause, even for snapshots that threads of this process read. It is `uffd`
+    /// if [several](Self::snapshots_at_once) snapshots of the latter kind are requested. If neither works, it is `fork`. `remap`
+    /// is not chosen if `vm.overcommit_memory` is 2. `docs/snapshot.md` says which programs must request `uffd`, for instance
     /// programs that have devices write into the memory (`O_DIRECT`, registered buffers).
     pub fn engine(mut self, choice: Choice) -> Self {
         self.choice = choice;
