@@ -75,7 +75,7 @@ pub fn library() -> PathBuf {
     build("snapshot-preload")
 }
 
-/// That library, and the library with the bundled allocator, which is preloaded after it.
+/// The library of [`library`], and the library with the bundled allocator, which is preloaded after it.
 pub fn libraries() -> [PathBuf; 2] {
     [library(), build("snapshot-malloc")]
 }
