@@ -51,7 +51,7 @@ fn mutate(bpf: &Path, to: &Path, mutant: &Mutant) -> bool {
     true
 }
 
-/// Compiles the headers in `bpf` to an object with one table of functions.
+/// Compiles the headers in `bpf` to an object that has one table of functions.
 fn compile(name: &str, bpf: &Path, clang: &str, root: &Path) {
     let shim = root.join("shim");
     cc::Build::new()
@@ -64,7 +64,7 @@ fn compile(name: &str, bpf: &Path, clang: &str, root: &Path) {
         .include(bpf)
         .define("VARIANT", format!("kdb_model_{name}").as_str())
         .define("KDB_ENGINE_ARENA", None)
-        // As the eBPF programs are compiled; but for vectors, which eBPF does not have.
+        // The flags are those of the eBPF programs, except that vectors are off, which eBPF does not have.
         .flag("-O2")
         .flag("-fPIC")
         .flag("-ffreestanding")
@@ -75,7 +75,7 @@ fn compile(name: &str, bpf: &Path, clang: &str, root: &Path) {
         .flag("-fno-omit-frame-pointer")
         .flag("-fexceptions")
         .flag("-Wno-unused-function")
-        // The runtime of this crate takes the place of the sanitizer's.
+        // The runtime of this crate replaces the sanitizer's.
         .flag("-fsanitize=thread")
         .flag(if name == "engine" { "-g" } else { "-g0" })
         .flag("-mllvm")

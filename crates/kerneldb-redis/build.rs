@@ -1,4 +1,4 @@
-//! Compiles the server's eBPF objects and generates the Rust types of what they share with the event loop.
+//! Compiles the server's eBPF objects and generates the Rust types of the memory that they share with the event loop.
 //!
 //! The engine's headers, the compiler and the C library's headers are those that kerneldb's build script found.
 

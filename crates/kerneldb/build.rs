@@ -1,8 +1,8 @@
 //! Compiles the eBPF objects with clang-19 and generates the shared layout's Rust types.
 //!
-//! A crate with eBPF programs of its own depends on this one; its build script finds what it needs in
-//! `DEP_BEDPLATE_KERNELDB_BPF` (the folder of all headers), `_INCLUDE` (the include path), `_CLANG` and `_SYSTEM` (the
-//! include path of the C library).
+//! A crate with eBPF programs of its own depends on this one. Its build script gets the paths of the headers and tools
+//! in `DEP_BEDPLATE_KERNELDB_BPF` (the folder of all headers), `_INCLUDE` (the include path), `_CLANG` and `_SYSTEM`
+//! (the include path of the C library).
 
 use std::{env, ffi::OsStr, path::PathBuf, process::Command};
 

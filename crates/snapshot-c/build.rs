@@ -1,11 +1,11 @@
-//! Generates the C header. The one that people use is `include/bedplate/snapshot.h`; a test checks that it is this one.
+//! Generates the C header. Programs use `include/bedplate/snapshot.h`; a test checks that both are equal.
 
 use std::path::PathBuf;
 
 fn main() {
     println!("cargo::rerun-if-changed=src");
     println!("cargo::rerun-if-changed=cbindgen.toml");
-    // Its threads and its fork handler outlive a dlclose().
+    // The threads and the fork handler of the library outlive a dlclose().
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     let folder = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it"));

@@ -1,4 +1,4 @@
-//! What the kernel knows about loaded eBPF programs: run time, size, the verifier's work.
+//! The kernel's data about loaded eBPF programs: run time, size, the verifier's work.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::{io, mem};
@@ -50,7 +50,7 @@ pub fn program_ids() -> Vec<u32> {
     ProgInfoIter::default().map(|p| p.id).collect()
 }
 
-/// The hash maps that are used by programs which are not in `before`; an error without any.
+/// Returns the hash maps used by programs that are not in `before`; an error if there are none.
 pub fn hash_maps_of_programs_since(before: &[u32]) -> Result<Vec<MapHandle>> {
     let options = ProgInfoQueryOptions::default().include_map_ids(true);
     let mut ids: Vec<u32> = ProgInfoIter::with_query_opts(options)
@@ -59,7 +59,7 @@ pub fn hash_maps_of_programs_since(before: &[u32]) -> Result<Vec<MapHandle>> {
         .collect();
     ids.sort_unstable();
     ids.dedup();
-    // A map may be gone by now; then it was not among those asked for.
+    // A map may be gone by now; then it belonged to another database.
     let maps = ids.into_iter().filter_map(|id| MapHandle::from_map_id(id).ok());
     let maps: Vec<_> = maps.filter(|m| m.map_type() == MapType::Hash).collect();
     if maps.is_empty() {
@@ -86,12 +86,12 @@ impl RunTimeStats {
         if fd < 0 {
             return Err(io::Error::from_raw_os_error(-fd));
         }
-        // SAFETY: the descriptor was just opened and is owned by nobody else.
+        // SAFETY: the descriptor was just opened and nothing else owns it.
         Ok(RunTimeStats { _switch: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 }
 
-/// Nanoseconds that programs for which `counts` holds ran between two listings.
+/// Run time in nanoseconds, between two listings, of the programs for which `counts` holds.
 pub fn run_ns_between(before: &[Program], after: &[Program], counts: impl Fn(&Program) -> bool) -> u64 {
     let earlier = |id| before.iter().find(|p| p.id == id).map_or(0, |p| p.run_ns);
     after.iter().filter(|p| counts(p)).map(|p| p.run_ns.saturating_sub(earlier(p.id))).sum()

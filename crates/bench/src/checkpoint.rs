@@ -1,17 +1,16 @@
-//! `kv-checkpoint`: an online checkpoint from the mapped arenas against dumping the
-//! hash maps through the `bpf` system call (paper 6.6), and what writers notice of it.
+//! `kv-checkpoint`: an online checkpoint from the mapped arenas against dumping the hash maps
+//! through the `bpf` system call (paper 6.6), and its effect on writers.
 //!
 //! The baselines read every entry of every hash map of the hash-map engine, index and values, and write nothing
 //! anywhere. One reads in batches of about a thousand entries (`BPF_MAP_LOOKUP_BATCH`). The other is the paper's: next
-//! key and lookup, two system calls an entry, as `bpftool map dump` does. The candidate makes complete
-//! checkpoint images, checksums included: once into a sink, like the baselines, and once into a file
-//! with fsync. All times are per key of the database. `speedup_over_syscall_dump` is the time of the batched dump ÷ the
-//! candidate's time into the sink; `speedup_over_entry_dump` is that of the paper's dump ÷ the candidate's.
-//! `speedup_of_a_plain_copy` is what the first would be if the candidate did nothing but read the bytes. Each is the
-//! minimum over the cells.
+//! key and lookup, two system calls an entry, as `bpftool map dump` does. The candidate makes complete checkpoint
+//! images, checksums included: once into a sink, like the baselines, and once into a file with fsync. All times are per
+//! key of the database. `speedup_over_syscall_dump` is the time of the batched dump ÷ the candidate's time into the
+//! sink; `speedup_over_entry_dump` is that of the paper's dump ÷ the candidate's. `speedup_of_a_plain_copy` is the
+//! value that the first would have if the candidate only read the bytes. Each is the minimum over the cells.
 //!
-//! The writer's operations are due at a fixed rate, and their latency counts from when they were due. What the writer
-//! notices of a checkpoint is also compared with what it notices of unrelated files of the same size.
+//! The writer's operations are due at a fixed rate, and their latency counts from when they were due. The effect of a
+//! checkpoint is also compared with that of plain files of the same size.
 
 use std::fs::File;
 use std::io::{BufWriter, Write, sink};
@@ -148,7 +147,7 @@ fn to_file(database: &Database, options: &Options) -> Result<Reading> {
     Ok(Reading { entries: info, took: start.elapsed() })
 }
 
-/// Writes a checkpoint image to a file, on disk when this returns; the number of keys in it.
+/// Writes a checkpoint image to a file and makes it durable. Returns the number of keys in it.
 fn dump_to(database: &Database, file: &File) -> Result<u64> {
     let mut out = BufWriter::with_capacity(1 << 20, file);
     let info = dump(database, &mut out, &mut |_| {})?;
@@ -157,7 +156,7 @@ fn dump_to(database: &Database, file: &File) -> Result<u64> {
     Ok(info.entries)
 }
 
-/// Reads all entries of the hash maps, index and values; `keys` are in the database.
+/// Reads all entries of the hash maps, index and values. The database must have `keys` keys.
 fn by_syscall(database: &Database, method: DumpMethod, keys: u64) -> Result<Reading> {
     let start = Instant::now();
     let mut bytes = 0u64;
@@ -171,7 +170,7 @@ fn by_syscall(database: &Database, method: DumpMethod, keys: u64) -> Result<Read
     Ok(Reading { entries: keys, took })
 }
 
-/// Copies so many bytes once, in pieces that stay in the cache: no way to read them out is faster.
+/// Copies `bytes` once, in pieces that stay in the cache. No way to read them is faster.
 fn plain_copy(bytes: &[u8], entries: u64) -> Reading {
     let mut piece = vec![0; 64 << 10];
     let start = Instant::now();
@@ -182,15 +181,15 @@ fn plain_copy(bytes: &[u8], entries: u64) -> Reading {
     Reading { entries, took: start.elapsed() }
 }
 
-/// SETs per second of the writer: well below what it could do, so that latency is not queueing.
+/// SETs per second of the writer: well below its capacity, so that latency is not queueing.
 const WRITER_RATE: u64 = 20_000;
 
-/// What else happens while the writer writes, again and again without a pause.
+/// The work that another thread repeats without a pause while the writer writes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Beside {
     Nothing,
     Checkpoints,
-    /// What a checkpoint's bytes do to a writer however they come about: files of as many, made durable.
+    /// Durable files of a checkpoint's size, which show the effect of the bytes alone.
     PlainFiles,
 }
 
@@ -200,8 +199,8 @@ const PHASES: [(Beside, &str); 3] = [
     (Beside::PlainFiles, "floor: plain files"),
 ];
 
-/// Latencies of a paced writer before and during checkpoints into files, and beside plain files of their size; its p99
-/// during checkpoints over that before, and over that beside plain files.
+/// Measures the latencies of a paced writer before and during checkpoints into files, and during plain files of their
+/// size. Returns the p99 during checkpoints over that before, and over that during plain files.
 fn writers(
     database: &Database,
     workload: &Workload,

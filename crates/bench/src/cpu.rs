@@ -1,4 +1,4 @@
-//! Who used the processor: this thread, a process, the kernel's own threads, the whole machine.
+//! CPU time used by this thread, a process, the kernel's own threads, and the whole machine.
 //!
 //! All figures come from the scheduler's nanosecond clocks, not from tick sampling, except where a
 //! function says so. On kernels without interrupt time accounting (the usual build) the time of a
@@ -65,7 +65,7 @@ impl CpuTime {
         self.user_ns + self.system_ns
     }
 
-    /// What was added since `earlier`.
+    /// CPU time added since `earlier`.
     pub fn since(self, earlier: CpuTime) -> CpuTime {
         CpuTime {
             user_ns: self.user_ns.saturating_sub(earlier.user_ns),
@@ -73,14 +73,14 @@ impl CpuTime {
         }
     }
 
-    /// Sum of two.
+    /// Sum of both.
     #[must_use]
     pub fn plus(self, other: CpuTime) -> CpuTime {
         CpuTime { user_ns: self.user_ns + other.user_ns, system_ns: self.system_ns + other.system_ns }
     }
 }
 
-/// CPU time of all live threads of a process in nanoseconds (threads that ended are not in it).
+/// CPU time of all live threads of a process in nanoseconds (without threads that have ended).
 pub fn process_cpu_ns(pid: u32) -> io::Result<u64> {
     let mut total = 0;
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -102,7 +102,7 @@ fn run_ns(schedstat: &str) -> Option<u64> {
 pub struct KernelThreads(HashMap<u32, u64>);
 
 impl KernelThreads {
-    /// Reads them all.
+    /// Reads the CPU times of all of them.
     pub fn sample() -> io::Result<Self> {
         let mut threads = HashMap::new();
         for entry in fs::read_dir("/proc")? {
@@ -121,13 +121,13 @@ impl KernelThreads {
         Ok(KernelThreads(threads))
     }
 
-    /// Nanoseconds added since `earlier`; a thread that was born in between counts from its birth.
+    /// Nanoseconds added since `earlier`; a thread created in between counts from its creation.
     pub fn since(&self, earlier: &KernelThreads) -> u64 {
         self.0.iter().map(|(pid, ns)| ns.saturating_sub(*earlier.0.get(pid).unwrap_or(&0))).sum()
     }
 }
 
-/// Whether a `/proc/PID/stat` line is a kernel thread's named kworker/… or ksoftirqd/….
+/// Whether a `/proc/PID/stat` line is that of a kernel thread named kworker/… or ksoftirqd/….
 fn is_network_worker(stat: &str) -> bool {
     const PF_KTHREAD: u64 = 0x0020_0000;
     let (Some(open), Some(close)) = (stat.find('('), stat.rfind(')')) else { return false };

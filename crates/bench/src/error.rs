@@ -1,4 +1,4 @@
-//! Why a benchmark could not run or must not be believed.
+//! Reasons why a benchmark could not run or has no valid result.
 
 use std::io;
 
@@ -21,50 +21,50 @@ pub enum Error {
     /// Something that the benchmark needs is not there.
     #[error("{what}; {hint}")]
     Missing {
-        /// What is missing.
+        /// The thing that is missing.
         what: String,
-        /// How to get it.
+        /// The way to get it.
         hint: &'static str,
     },
     /// A system call failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was attempted.
+        /// The operation that was attempted.
         what: String,
         /// The operating system's error.
         source: io::Error,
     },
-    /// A server answered something else than the protocol and the data demand.
+    /// A server's answer did not match the protocol or the data.
     #[error("wrong answer from {server}: {problem}")]
     Protocol {
-        /// Which server.
+        /// The server's name.
         server: String,
-        /// What was wrong.
+        /// The difference.
         problem: String,
     },
     /// A store that is measured failed.
     #[error("{store}: {problem}")]
     Store {
-        /// Which store.
+        /// The store's name.
         store: &'static str,
-        /// What it says.
+        /// The store's message.
         problem: String,
     },
-    /// The database refused.
+    /// The database reported an error.
     #[error(transparent)]
     Database(#[from] bedplate_kerneldb::Error),
-    /// The buffer pool could not do it.
+    /// The buffer pool reported an error.
     #[error(transparent)]
     Pool(#[from] bedplate_bufpool::Error),
-    /// A scan could not be done.
+    /// A scan failed.
     #[error(transparent)]
     Scan(#[from] bedplate_scan::Error),
-    /// There was no memory or no snapshot.
+    /// A snapshot memory reported an error.
     #[error(transparent)]
     Snapshot(#[from] bedplate_snapshot::Error),
 }
 
-/// The error of a wrong engine's name.
+/// The first part of the message about a wrong engine name.
 fn asked_engine(name: &str) -> String {
     if name.is_empty() { "no engine is chosen".to_owned() } else { format!("no engine is called {name:?}") }
 }
@@ -73,12 +73,12 @@ fn asked_engine(name: &str) -> String {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// Adapter for `map_err`: wraps an I/O error with what was attempted.
+    /// Adapter for `map_err`: wraps an I/O error with the attempted operation.
     pub(crate) fn io<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Error {
         move |source| Error::Io { what: what.into(), source: source.into() }
     }
 
-    /// The engine's data or progress was not what it must be.
+    /// The engine's data or progress was wrong.
     pub(crate) fn engine(problem: String) -> Error {
         Error::Protocol { server: "the engine".to_owned(), problem }
     }

@@ -1,13 +1,13 @@
-//! `pool-evict`: what it takes to replace a page, without storage (paper 7.4, Figure 21): a page is missed, another
-//! one is evicted for it, and it is mapped and touched.
+//! `pool-evict`: the cost of replacing a page, without storage (paper 7.4, Figure 21). A page is missed, another one
+//! is evicted for it, and it is mapped and touched.
 //!
-//! All sides are the same pool with other engines. vmcache gives the memory of each page back to the kernel, and is
-//! given other memory by a page fault; in ring 3, and with its thread in ring 0. Then TABBY takes its place, without
-//! and with its parts. The native side is another process, which is no virtual machine.
+//! All sides are the same pool with different engines. vmcache returns the memory of each page to the kernel, and gets
+//! other memory by a page fault. It runs with its thread in ring 3 and in ring 0. The other sides are TABBY without
+//! and with its parts. The native side is another process, which is not a virtual machine.
 //!
 //! Where the time stamp counts instructions (`bedplate vm run --icount`), figures are instructions. On machines with
-//! several processors, two threads replace pages at the same time as well, and interrupts, exits and translations that
-//! were old are counted.
+//! several processors, two threads also replace pages at the same time, and interrupts, exits and stale translations
+//! are counted.
 
 mod counts;
 
@@ -27,7 +27,7 @@ pub(crate) const BENCH: Benchmark = Benchmark {
 
 /// Pages in memory.
 const FRAMES: usize = 2048;
-/// Pages that are used in turn: each is a miss.
+/// Pages that are used in turn, so that each use is a miss.
 const PAGES: usize = 8 * FRAMES;
 /// Pages that a round replaces.
 const ROUND: usize = 2 * FRAMES;
@@ -46,12 +46,12 @@ const SIDES: [(&str, Kind, Parts); 4] = [
     (ALL, Kind::Ring0, Parts::ALL),
 ];
 
-/// For `map_err`.
+/// Adapter for `map_err`.
 fn failed(error: bedplate_bufpool::Error) -> Error {
     Error::io("a pool")(std::io::Error::other(error))
 }
 
-/// A pool, and which page is next.
+/// A pool and the next page to use.
 struct Subject {
     pool: Pool,
     first: u64,
@@ -76,7 +76,7 @@ impl Subject {
         }
         pool.sync().map_err(failed)?;
         let mut subject = Self { pool, first, pages, next: 0 };
-        // Everything has been used once, and is clean.
+        // Now all pages are clean. Each is used once before the measurement.
         subject.replace(pages)?;
         Ok(subject)
     }
@@ -86,7 +86,7 @@ impl Subject {
         self.pool.bring_in_unread(PageId(self.first + page as u64)).map_err(failed)
     }
 
-    /// Replaces so many pages.
+    /// Replaces `pages` pages.
     fn replace(&mut self, pages: usize) -> Result<()> {
         for _ in 0..pages {
             self.touch(self.next)?;
@@ -99,7 +99,7 @@ impl Subject {
         let before = self.pool.statistics().evicted;
         let cost = clock.time(ROUND, || self.replace(ROUND))?;
         let evicted = self.pool.statistics().evicted - before;
-        // All at once, in batches.
+        // The pool evicts in batches, so the numbers may differ a little.
         if evicted.abs_diff(ROUND as u64) > FRAMES as u64 / 4 {
             return Err(Error::engine(format!("{evicted} pages were evicted for {ROUND}")));
         }
@@ -116,7 +116,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
     }
     let clock = Clock::detect();
     let rounds = options.pick(5, 15);
-    // First, while this process has no part in a virtual machine.
+    // The native side starts first, while this process has no part in a virtual machine.
     let mut native = native::Side::start_with(move || {
         let mut subject = Subject::open(Kind::Vmcache, Parts::ALL)?;
         Ok(Box::new(move || subject.round(NATIVE, clock)))

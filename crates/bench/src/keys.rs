@@ -1,4 +1,4 @@
-//! Which keys a workload touches: uniform, Zipf as in YCSB (θ = 0.99), or Gaussian as memtier_benchmark's.
+//! The keys that a workload uses: uniform, Zipf as in YCSB (θ = 0.99), or Gaussian as in memtier_benchmark.
 
 use std::f64;
 
@@ -13,10 +13,10 @@ pub const ZIPF_THETA: f64 = 0.99;
 pub enum Distribution {
     /// Every key equally likely.
     Uniform,
-    /// Zipf with θ = 0.99, the popular keys scattered over the key space.
+    /// Zipf with θ = 0.99. The popular keys are scattered over the key space.
     Zipf,
-    /// Normal around the middle key with a standard deviation of a sixth of the keys, neighbours in popularity being
-    /// neighbours in number.
+    /// Normal around the middle key with a standard deviation of a sixth of the keys. Keys of similar popularity
+    /// have neighbouring numbers.
     Gaussian,
 }
 
@@ -68,7 +68,7 @@ impl KeyStream {
         match &self.popularity {
             Popularity::Uniform => self.rng.random_range(0..self.keys),
             Popularity::Zipf(zipf) => {
-                // Ranks are 1..=keys; the key of a rank is a bijection, so that popular keys are not
+                // Ranks are 1..=keys. A bijection maps them to keys, so that popular keys are not
                 // neighbours in memory or in one bucket.
                 let rank = (zipf.sample(&mut self.rng) as u64).clamp(1, self.keys) - 1;
                 key_of_rank(rank, self.scatter, self.keys)
@@ -87,7 +87,7 @@ impl KeyStream {
         self.rng.random_range(0..100) < percent
     }
 
-    /// The stream's random number generator, for what else the workload draws.
+    /// The stream's random number generator, for other random values of the workload.
     pub fn rng(&mut self) -> &mut impl Rng {
         &mut self.rng
     }

@@ -18,7 +18,7 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// Counts one latency; beyond 60 s counts as 60 s.
+    /// Counts one latency. A latency above 60 s counts as 60 s.
     pub fn record(&mut self, ns: u64) {
         self.0.saturating_record(ns.max(1));
     }
@@ -28,7 +28,7 @@ impl Latencies {
         self.0.add(&other.0).expect("equal bounds");
     }
 
-    /// Latencies and how often each was counted.
+    /// Latencies and their counts.
     fn recorded(&self) -> Vec<(u64, u64)> {
         self.0.iter_recorded().map(|value| (value.value_iterated_to(), value.count_at_value())).collect()
     }
@@ -62,7 +62,7 @@ impl Latencies {
     }
 }
 
-/// As pairs: latencies in nanoseconds and how often each was counted.
+/// Pairs of a latency in nanoseconds and its count.
 impl Serialize for Latencies {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.recorded().serialize(serializer)

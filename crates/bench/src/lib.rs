@@ -1,7 +1,7 @@
-//! Bedplate's benchmarks: baseline and candidate interleaved in one run, one language for all reports.
+//! Bedplate's benchmarks: baseline and candidate run interleaved, and all reports have one format.
 //!
-//! A benchmark has a name, runs in a [`Mode`], tells its progress to a callback, and returns a
-//! [`Report`], which renders itself as a table or as JSON. Nothing in this crate prints.
+//! A benchmark has a name, runs in a [`Mode`], reports its progress to a callback, and returns a
+//! [`Report`]. A report renders itself as a table or as JSON. Nothing in this crate prints.
 //!
 //! ```no_run
 //! use bedplate_bench::{Mode, Options};

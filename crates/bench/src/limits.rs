@@ -1,4 +1,4 @@
-//! Bounds on what a benchmark may be asked for.
+//! Bounds on the options of a benchmark.
 
-/// The most writing threads that a benchmark may be asked for; more is an error.
+/// Largest number of writing threads of a benchmark; more is an error.
 pub const THREADS_MAX: usize = 64;

@@ -4,7 +4,7 @@ use std::{fmt, fs};
 
 use serde::{Deserialize, Serialize};
 
-/// A description of the machine, as far as the kernel tells.
+/// A description of the machine, as far as the kernel reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// Processor's model name, with family and model where the name is generic.
@@ -20,7 +20,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Asks the kernel.
+    /// Reads the description from the kernel.
     pub fn detect() -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();

@@ -1,22 +1,22 @@
 //! `kv-memory`: bytes of memory per key of a server with its default configuration, against redis-server.
 //!
 //! Keys have 16 bytes. Each cell starts both servers anew, reads their memory figures, writes all keys, reads every key
-//! back, and reads the figures again. The reads also let Redis finish moving its hash table to the larger one: each
-//! read moves one bucket, so the old table is freed before Redis is measured.
+//! back, and reads the figures again. The reads also let Redis finish moving its hash table to the larger one. Each
+//! read moves one bucket, so the old table is freed before the measurement.
 //!
 //! Redis is charged with the growth of `used_memory` (INFO) divided by the number of keys. This is what Redis requested
 //! from its allocator, rounded up to the allocator's size classes, and the hash table. Redis has neither a memory limit
 //! nor persistence. Unused parts of the allocator's pages do not count.
 //!
-//! Bedplate is charged with the growth of `used_memory` divided by the number of keys, which is whole slabs of 64 KiB of
-//! entries, inline versions and values, and in addition the key's share of the index. The buckets of the index
-//! are allocated at the start for the whole memory limit, so the share is `index_bucket_bytes` divided by the number of keys
-//! that fit into the heap (`heap_bytes` divided by the slab bytes per key). The server has its default options: a log,
-//! asynchronous durability, and four versions.
+//! Bedplate is charged with the growth of `used_memory` divided by the number of keys, and with the key's share of the
+//! index. The growth is whole slabs of 64 KiB of entries, inline versions and values. The buckets of the index are allocated
+//! at the start for the whole memory limit. So the share is `index_bucket_bytes` divided by the number of keys that fit into
+//! the heap (`heap_bytes` divided by the slab bytes per key). The server has its default options: a log, asynchronous
+//! durability, and four versions.
 //!
-//! Neither side is charged with the memory of a server without keys, or with buffers of connections. For Bedplate this
-//! includes the log's rings, the slabs' descriptors and bitmaps, and the programs; `other_fixed_bytes` of a row is
-//! what the arena's parts among them take for each key when the heap is full. No figure depends on time, so there is one
+//! Neither side is charged with the memory of a server without keys, or with buffers of connections. For Bedplate, this
+//! includes the log's rings, the slabs' descriptors and bitmaps, and the programs. `other_fixed_bytes` of a row is the
+//! size of those that are parts of the arena, per key when the heap is full. No figure depends on time, so there is one
 //! measurement of each cell.
 
 use std::thread::sleep;
@@ -34,7 +34,7 @@ pub(crate) const BENCH: Benchmark =
 /// Lengths of values, and their names in ratios.
 const VALUES: [(usize, &str); 3] = [(16, "16b"), (100, "100b"), (1000, "1k")];
 
-/// How long a server may take to notice that a connection was closed.
+/// Longest time until a server notices that a connection was closed.
 const CLOSING_LIMIT: Duration = Duration::from_secs(10);
 
 /// The parts of Bedplate's arena, in bytes.
@@ -53,7 +53,7 @@ struct Arena {
 struct BytesPerKey {
     /// Growth of `used_memory`.
     used: f64,
-    /// Share of what is allocated at the start for the index.
+    /// Share of the memory that is allocated at the start for the index.
     index: f64,
     /// Share of everything else in the arena that is allocated at the start; it does not count.
     other_fixed: f64,
@@ -163,12 +163,12 @@ fn growth(server: &Server, keys: u64, value_len: usize) -> Result<u64> {
         .ok_or_else(|| Error::engine(format!("used_memory is {after} bytes with keys and {before} without")))
 }
 
-/// `used_memory` once the server has noticed that all other connections are closed. Redis counts a connection's
-/// buffers among it, some 50 KB for one that pipelined, until then.
+/// Reads `used_memory` after the server has noticed that all other connections are closed. Until then, Redis includes a
+/// connection's buffers, some 50 KB for a pipelined one.
 fn used_memory(server: &Server) -> Result<u64> {
     let deadline = Instant::now() + CLOSING_LIMIT;
     loop {
-        // The connection that asks is the only one.
+        // The connection of this command is the only one.
         if figure(&server.command("INFO clients")?, "connected_clients")? == 1 {
             return figure(&server.command("INFO memory")?, "used_memory");
         }
@@ -207,13 +207,13 @@ mod tests {
         let keys = 140_000;
         let bytes = measure_redis(keys, 16, &Options::new(Mode::Quick)).unwrap();
         let without_table = bytes.used - (262_144 * 8) as f64 / keys as f64;
-        // An entry, a key and a value take a multiple of the allocator's 8 bytes. The connection that asks adds less
-        // than 1 byte per key, and an old table would add 7.5.
+        // An entry, a key and a value take a multiple of the allocator's 8 bytes. The connection of the command adds
+        // less than 1 byte per key, and an old table would add 7.5.
         let rest = without_table % 8.0;
         assert!((80.0..200.0).contains(&bytes.used) && rest < 2.0, "{bytes:?}");
     }
 
-    /// Its buffers would count.
+    /// The buffers of an open connection would count.
     #[test]
     fn memory_is_read_when_other_connections_are_closed() {
         let server = Server::redis(&Options::new(Mode::Quick)).unwrap();

@@ -1,6 +1,8 @@
-//! Storage that keeps nothing but the pool's own pages, and takes little time: what evicting costs, not what a disk does.
+//! Storage that keeps only the pool's own pages and takes little time, so that a benchmark measures eviction and not a
+//! disk.
 //!
-//! Pages read as if they had never been written, which a pool believes after it has made them durable ([`Pool::sync`]).
+//! Other pages read as if they had never been written. A pool accepts this after it has made them durable
+//! ([`Pool::sync`]).
 //!
 //! [`Pool::sync`]: bedplate_bufpool::Pool::sync
 
@@ -11,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bedplate_bufpool::PAGE;
 use bedplate_bufpool::storage::{Read, Storage, Write};
 
-/// Pages that it keeps, from the first one on.
+/// Number of pages that it keeps, from the first one on.
 const KEPT: usize = 2;
 
 /// See the module.

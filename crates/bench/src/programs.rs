@@ -1,4 +1,4 @@
-//! `scan-programs`: ordinary programs that read a file that no cache has, as they are and under `bedplate scan run`.
+//! `scan-programs`: ordinary programs that read a file that is in no cache, as they are and under `bedplate scan run`.
 //!
 //! The programs are those of every system: they count lines, search, copy, and compute a checksum, and a Python program loads the file in
 //! blocks. Each round takes the file out of the page cache before each run. Both sides must print the same.
@@ -61,7 +61,7 @@ const PLAIN: usize = 0;
 const SERVED: usize = 1;
 const SIDES: [&str; 2] = ["plain", "scan run"];
 
-/// How long a file must be unchanged before the service reads it, with some time to spare.
+/// Time for which a file must be unchanged before the service reads it, with a margin.
 const SETTLING: Duration = Duration::from_millis(10_500);
 
 /// The cost and the output of a run.
@@ -154,7 +154,7 @@ fn served_bytes(daemons: &Daemons) -> Result<f64> {
     Ok(daemon::statistic(&lines, "bytes_served"))
 }
 
-/// Writes lines of hexadecimal numbers, which no device can make much smaller.
+/// Writes lines of hexadecimal numbers, which no device can compress much.
 fn write(folder: &TempDir, size: u64) -> Result<PathBuf> {
     let path = folder.path().join("lines");
     let failed = || Error::io("write the file to read");
@@ -178,7 +178,7 @@ impl Program {
         command.status().is_ok_and(|status| status.success())
     }
 
-    /// Runs the program once on the file, which no cache has.
+    /// Runs the program once on the file, which is in no cache.
     fn pass(&self, is_served: bool, file: &Path, size: u64, daemons: &Daemons) -> Result<Passed> {
         let mut command =
             Command::new(if is_served { daemons.program() } else { Path::new(self.command[0]) });
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(content.lines().next().unwrap().len(), 33);
     }
 
-    /// Without a `bedplate` that serves, the plain side is all that can be tested here. The command's own tests run the rest.
+    /// Without a `bedplate` that serves, only the plain side can be tested here. The command's own tests run the rest.
     #[test]
     fn a_program_that_fails_is_an_error() {
         let folder = tempfile::tempdir_in(".").unwrap();

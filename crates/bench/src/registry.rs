@@ -1,4 +1,4 @@
-//! The benchmarks by name, and what all of them are given.
+//! The benchmarks by name, and their options.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::{
 #[cfg(target_arch = "x86_64")]
 use crate::{evict, ring0};
 
-/// How long a benchmark may take.
+/// The extent of a benchmark.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// A subset of the cells, within two minutes on two cores.
@@ -30,22 +30,22 @@ impl Mode {
     }
 }
 
-/// What a benchmark is given.
+/// The options of a benchmark.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How long it may take.
+    /// The extent of the benchmark.
     pub mode: Mode,
     /// The `bedplate` executable whose `kv serve` is measured. Default: the running executable.
     pub bedplate: Option<PathBuf>,
     /// The Redis server to compare with.
     pub redis: PathBuf,
-    /// Where files of benchmarks that write are created (removed afterwards). Default: the temporary
-    /// directory, which must then be on a disk for a result about disks.
+    /// The directory for the files of benchmarks that write; they are removed afterwards. Default:
+    /// the temporary directory, which must be on a disk for a result about disks.
     pub directory: PathBuf,
     /// The Valkey server whose I/O threads are measured (`snapshot-redis`).
     pub valkey: PathBuf,
-    /// How many threads write (`htap`, `snapshot-fault`), at most [`crate::THREADS_MAX`]. Default: the benchmark's own
-    /// numbers of threads, one after the other.
+    /// Number of writing threads (`htap`, `snapshot-fault`), at most [`crate::THREADS_MAX`]. Default: the benchmark's
+    /// own numbers of threads, one after the other.
     pub writers: Option<usize>,
     /// The scale factor of TPC-H (`scan-postgres`, `scan-tpch`), 0.01 to 100. Default: the benchmark's, or the engine's, own.
     pub scale: Option<f64>,
@@ -53,7 +53,8 @@ pub struct Options {
     pub engine: Option<String>,
     /// The program `bedplate-datafusion` (`scan-tpch`). Default: where `make datafusion-build` puts it, or beside `bedplate`.
     pub datafusion: Option<PathBuf>,
-    /// How far the kernel reads ahead on the device of the files of scan-tpch and scan-programs, in KiB, instead of its setting.
+    /// The kernel's read-ahead on the device of the files of scan-tpch and scan-programs, in KiB, in place of its
+    /// setting.
     pub read_ahead: Option<u64>,
 }
 
@@ -92,14 +93,14 @@ impl Options {
     }
 }
 
-/// Progress of a benchmark: `done` of `total` steps are complete, `label` is what runs now.
+/// Progress of a benchmark: `done` of `total` steps are complete, `label` names the running step.
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'a> {
     /// Completed steps.
     pub done: usize,
-    /// All steps.
+    /// Number of all steps.
     pub total: usize,
-    /// What runs now.
+    /// Name of the running step.
     pub label: &'a str,
 }
 
@@ -111,7 +112,7 @@ pub type Sink<'a> = &'a mut dyn FnMut(Step<'_>);
 pub struct Benchmark {
     /// Its name on the command line and in the report.
     pub name: &'static str,
-    /// What it shows, in one line.
+    /// Its description in one line.
     pub about: &'static str,
     pub(crate) run: fn(&Options, Sink<'_>) -> Result<Report>,
 }

@@ -1,4 +1,4 @@
-//! What a benchmark returns, and how it is shown: as a table for people, as one JSON object for
+//! The result of a benchmark and its two forms: a table for people and one JSON object for
 //! programs. Nothing here prints.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ pub struct Report {
     pub bench: String,
     /// The machine it ran on.
     pub machine: Machine,
-    /// How it was configured: what is the same for every row.
+    /// Its configuration: the values that are the same for every row.
     pub config: Fields,
     /// One row per cell and side; units are in the keys (`_ns`, `_per_s`, `_bytes`, `_insns`).
     pub rows: Vec<Fields>,
@@ -77,16 +77,16 @@ impl Fields {
     }
 }
 
-/// What a headline number is to be.
+/// Target of a headline number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Target {
-    /// This or less.
+    /// At most this value.
     AtMost(f64),
-    /// This or more.
+    /// At least this value.
     AtLeast(f64),
 }
 
-/// Six significant digits.
+/// Rounds to six significant digits.
 fn round(f: f64) -> f64 {
     if f == 0.0 || !f.is_finite() {
         return f;
@@ -178,7 +178,7 @@ impl Report {
 fn table(width: Option<u16>) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED);
-    // Without a width, the library must not look for one: a serial line is a terminal of 0 columns.
+    // Without a width, the library must not look for one, because a serial line is a terminal of 0 columns.
     table.set_content_arrangement(comfy_table::ContentArrangement::Disabled);
     if let Some(width) = width {
         table.set_content_arrangement(comfy_table::ContentArrangement::Dynamic);

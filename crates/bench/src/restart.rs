@@ -1,5 +1,5 @@
-//! `kv-restart`: how long a server takes from its start to its first reply to PING, on a data directory with a log and
-//! nothing else, and on one with a checkpoint and nothing else, against redis-server on an RDB file of the same keys.
+//! `kv-restart`: the time from a server's start to its first reply to PING, against redis-server on an RDB file of the
+//! same keys. One data directory has only a log, another one only a checkpoint.
 //!
 //! Every server is killed before the next one starts, so it leaves its directory as it was. All directories have
 //! been read before, so their files are in the page cache. `log_over_redis` and `checkpoint_over_redis` are ratios of times;
@@ -59,7 +59,7 @@ fn run(options: &Options, progress: Sink<'_>) -> Result<Report> {
     }
     let bytes: Vec<u64> =
         directories.iter().map(|directory| size_of_files(directory.path())).collect::<Result<_>>()?;
-    // One start of each that does not count: it checks the data, and warms the page cache.
+    // The first start of each does not count. It checks the data and warms the page cache.
     for (side, directory) in SIDES.into_iter().zip(&directories) {
         let server = start(side, directory.path(), memory, options)?;
         let found = server.command("DBSIZE")?;
@@ -123,7 +123,7 @@ fn prepare(side: &str, keys: u64, memory: u64, options: &Options) -> Result<Temp
             server.command("SAVE")?;
             server.kill()?;
         }
-        // It takes its checkpoint when it ends by itself.
+        // The server takes its checkpoint when it ends by itself.
         "checkpoint" => drop(server),
         _ => {
             wait_for_log(&server)?;

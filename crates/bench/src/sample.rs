@@ -1,9 +1,9 @@
 //! The interleaving runner and the statistics of its samples.
 //!
 //! Timing noise on a shared machine is larger than most effects. So the compared sides take turns
-//! within each round, the side that begins rotates from round to round (whatever follows a round's
-//! start, such as a warm cache or a throttled host, does not always hit the same side), and a ratio is
-//! the median over rounds of the ratio within a round.
+//! within each round. The side that begins rotates from round to round, so that an effect of a round's
+//! start, such as a warm cache or a throttled host, does not always hit the same side. A ratio is the
+//! median over rounds of the ratio within a round.
 
 /// Samples of one quantity, one per round.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -53,7 +53,7 @@ impl FromIterator<f64> for Samples {
     }
 }
 
-/// Runs `rounds` rounds; in each, `run(side, round)` once for every side, the first side rotating.
+/// Runs `rounds` rounds. Each calls `run(side, round)` once for every side; the first side rotates.
 /// Returns the results by side, each in the order of rounds. Stops at the first error.
 pub fn interleave<T, E>(
     rounds: usize,
@@ -94,7 +94,8 @@ mod tests {
 
     #[test]
     fn ratio_is_paired_by_round() {
-        // The machine became ten times slower in round 2: a ratio of medians would be off, this is not.
+        // The machine became ten times slower in round 2: a ratio of medians would be wrong, this one
+        // is right.
         let a = of(&[2.0, 20.0, 2.0]);
         let b = of(&[1.0, 10.0, 1.0]);
         assert_eq!(a.over(&b), 2.0);

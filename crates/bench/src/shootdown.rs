@@ -1,16 +1,17 @@
-//! `pool-shootdown`: what a thread loses whose pages are all in memory, while another one replaces pages (paper 7.4,
-//! Figure 19).
+//! `pool-shootdown`: the loss of a thread whose pages are all in memory, while another thread replaces pages (paper
+//! 7.4, Figure 19).
 //!
-//! The neighbour reads a word of one page after the other, skewed, from a pool that has all of them. The other thread
-//! walks through a pool that has room for an eighth of its pages, and whose storage is memory that need not be copied:
-//! what is measured is the price of unmapping, not of a disk. It unmaps pages one by one (`madvise`), in batches
-//! (`batched`), or not at all (`array` and `none`: frames of the translation array or of a hash table are used again). These
-//! two are what a pool costs its neighbours beyond shootdowns: caches and memory that both use.
+//! The neighbour reads a word of one page after the other, skewed, from a pool that has all of them. The other thread walks
+//! through a pool that has room for an eighth of its pages. The pool's storage keeps no data, so the benchmark measures
+//! unmapping and not a disk. The thread unmaps pages one by one (`madvise`), in batches (`batched`), or not at all (`array`
+//! and `none`, which reuse frames of the translation array or of a hash table). These two show the costs for neighbours
+//! beyond shootdowns, from caches and memory that both use.
 //!
-//! A faster side replaces more pages, so rows tell the rate of both threads, and what a replaced page costs the neighbour.
+//! A faster side replaces more pages, so rows have the rates of both threads, and the neighbour's loss per replaced
+//! page.
 //!
-//! The neighbour's rate is per second of its own CPU time: where processors are virtual, two busy threads may have less
-//! than two processors, which is no fault of either. What interrupts a thread is in its CPU time.
+//! The neighbour's rate is per second of its own CPU time, because two busy threads may have less than two processors
+//! on a virtual machine. The interrupts of a thread are in its CPU time.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,16 +33,16 @@ pub(crate) const BENCH: Benchmark = Benchmark {
 
 /// Pages of the neighbour: more than a first-level TLB has entries, fewer than the second level.
 const HOT: usize = 1024;
-/// Pages in memory of the pool that replaces them, and how many there are.
+/// Pages in memory of the pool that replaces them, and number of its pages.
 const FRAMES: usize = 4096;
 const PAGES: u64 = 8 * FRAMES as u64;
-/// Reads between two looks at the clock.
+/// Reads between two readings of the clock.
 const STRIDE: usize = 4096;
 
-/// What the other thread does.
+/// The work of the other thread.
 struct Side {
     name: &'static str,
-    /// The pool whose pages it replaces, and the first of them; none if it does nothing.
+    /// The pool whose pages it replaces, and the first of them; `None` if it does nothing.
     cold: Option<(Pool, PageId)>,
 }
 
@@ -51,7 +52,7 @@ struct Round {
     calls_per_s: f64,
 }
 
-/// A pool, and the first of its pages, which are neighbours.
+/// A pool, and the first of its pages, which have consecutive numbers.
 fn pool(kind: Kind, frames: usize, pages: u64) -> Result<(Pool, PageId)> {
     let capacity = (pages + 1024) * PAGE as u64;
     let pool =
@@ -97,7 +98,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
         done += 1;
         measure(&hot, &sides[index], time, round as u64)
     })?;
-    // In the first round, memory is touched for the first time.
+    // The first round touches memory for the first time.
     results.iter_mut().for_each(|rounds| _ = rounds.remove(0));
     let rates = |index: usize| samples(&results[index], |round| round.reads_per_cpu_s);
     for (index, (side, rounds)) in sides.iter().zip(&results).enumerate() {
@@ -111,7 +112,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
                 .with("release_calls_per_s", median(|round| round.calls_per_s)),
         );
         if side.cold.is_some() {
-            // What it does not do in a second, over the pages that are replaced in one.
+            // The neighbour's loss in a second, over the pages that are replaced in a second.
             let lost = 1e9 * (1.0 - rates(index).over(&rates(0)));
             let replaced = median(|round| round.replaced_per_s);
             let row = report.rows.last_mut().expect("it was just added");
@@ -124,7 +125,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
     Ok(report)
 }
 
-/// Both threads for a while.
+/// Runs both threads for a time.
 fn measure(hot: &(Pool, PageId), side: &Side, time: Duration, seed: u64) -> Result<Round> {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -158,7 +159,8 @@ fn read((pool, first): &(Pool, PageId), time: Duration, seed: u64) -> Result<f64
     }
 }
 
-/// Walks through all pages until it is to stop. Pages that were replaced, and system calls for that, per second.
+/// Walks through all pages until it is to stop. Returns the pages replaced per second, and the system calls for that
+/// per second.
 fn replace((pool, first): &(Pool, PageId), stop: &AtomicBool) -> Result<(f64, f64)> {
     let before = pool.statistics();
     let begin = Instant::now();

@@ -1,10 +1,10 @@
-//! `kv-versions`: how many versions per key (paper 6.8 and 6.9, Figures 12 to 14, Table 2).
+//! `kv-versions`: the number of versions per key (paper 6.8 and 6.9, Figures 12 to 14, Table 2).
 //!
-//! 90 % SETs on Zipf keys make as many versions as can be. Three kinds of rows:
+//! 90 % SETs on Zipf keys make as many versions as possible. Three kinds of rows:
 //!
-//! - `throughput`: operations per CPU second and roll-backs for want of a version, by versions per key,
-//!   without and with a reader that keeps taking snapshots (the versions they see cannot be pruned).
-//!   One version is the single-version mode of 6.9.
+//! - `throughput`: operations per CPU second and roll-backs for lack of a version, by versions per key.
+//!   They are measured without and with a reader that keeps taking snapshots, whose versions cannot be
+//!   pruned. One version is the single-version mode of 6.9.
 //! - `latency`: one operation per call, due at a fixed rate, 1 KB values (Table 2). Latency counts from when an operation
 //!   was due.
 //! - `verifier`: size of each program and the verifier's work, by versions (Figure 13); exact counts.
@@ -77,7 +77,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
     Ok(report)
 }
 
-/// A filled database with so many versions; its programs' sizes become rows if `verifier`.
+/// A filled database with `versions` versions. Adds rows with its programs' sizes if `verifier`.
 fn side(workload: &Workload, versions: u32, verifier: bool, report: &mut Report) -> Result<Side> {
     let before = bpf::programs();
     let need = memory_need(workload, versions);
@@ -145,7 +145,7 @@ fn no_version_per_s(w: &Window) -> f64 {
     w.refused.no_version as f64 * 1e9 / w.wall_ns as f64
 }
 
-/// Takes a snapshot, reads the most popular keys, keeps it for a moment, again and again.
+/// Repeatedly takes a snapshot, reads the most popular keys, and keeps the snapshot for a moment.
 fn keep_reading(database: &Database, workload: &Workload, stop: &AtomicBool) -> Result<()> {
     let popular: Vec<TraceOp> = draw(workload, 16, 1);
     let mut session = database.session()?;

@@ -1,11 +1,12 @@
 //! `kv-voter`: Voter's VOTE procedure, serializable transactions of three GETs and two SETs (paper 5.2,
 //! 6.5, Figure 10b).
 //!
-//! The same transaction three ways, in turns on databases of their own: as a procedure in
-//! continuation-passing style (the paper's: eight programs and their tail calls), as a procedure in direct
-//! style (one program), and from user space with one call per operator. All three get their arguments from
-//! the same generator and are called once per vote (eight times from user space), so the first two differ
-//! by the style and the third by what composing operators inside the kernel saves.
+//! The same transaction runs three ways, in turns on separate databases. The first is a procedure in
+//! continuation-passing style (the paper's: eight programs and their tail calls). The second is a
+//! procedure in direct style (one program). The third runs in user space with one call per operator. All
+//! three get their arguments from the same generator. Each is called once per vote (eight times from user
+//! space), so the first two differ only by the style. The third shows the savings of composing operators
+//! inside the kernel.
 
 use std::time::{Duration, Instant};
 
@@ -38,7 +39,7 @@ const STEPS: [&str; 7] = [
     "voter_rollback",
 ];
 
-/// How votes are cast.
+/// The way in which votes are cast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     TailCalls,
@@ -58,7 +59,7 @@ impl Way {
     }
 }
 
-/// What became of votes.
+/// Results of votes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Votes {
     accepted: u64,
@@ -75,7 +76,7 @@ impl Votes {
         self.rolled_back += other.rolled_back;
     }
 
-    /// Votes that were processed, by whichever rule.
+    /// Votes that were processed, by any rule.
     fn processed(self) -> u64 {
         self.accepted + self.bad_contestant + self.over_limit
     }
@@ -147,7 +148,7 @@ fn run(options: &Options, progress: Sink<'_>) -> Result<Report> {
 /// A database with the tables of Voter and the procedure on it, in both styles.
 struct Hall {
     database: Database,
-    /// Its programs are reached by tail calls; kept loaded.
+    /// Keeps the programs loaded that tail calls reach.
     _application: Application,
     tail_calls: Procedure,
     direct: Procedure,
@@ -306,7 +307,7 @@ fn vote(session: &mut Session, ballot: Ballot, votes: &mut Votes) -> Result<()> 
 mod tests {
     use super::*;
 
-    /// All three ways keep the same books.
+    /// All three ways keep the same records.
     #[test]
     fn accepted_votes_are_recorded_and_counted() {
         let hall = Hall::open().unwrap();
@@ -320,7 +321,7 @@ mod tests {
         }
         assert_eq!(votes.processed(), 1500, "{votes:?}");
         assert!((1..=60).contains(&votes.bad_contestant), "{votes:?}");
-        // One phone number: whichever way it votes, all ways know how often it has.
+        // All ways count the votes of one phone number together.
         let ballot = Ballot { phone: 1_234_567, contestant: 1 };
         let before = votes;
         for way in WAYS.into_iter().cycle().take(9) {

@@ -21,7 +21,7 @@ const SLOT: usize = 0;
 
 #[derive(Parser)]
 struct Options {
-    /// Where the store is; it is made when it is not there.
+    /// The file of the store. It is created if it does not exist.
     file: PathBuf,
     /// Memory, in MiB.
     #[arg(long, default_value_t = 64)]
@@ -66,7 +66,7 @@ fn main() -> anyhow::Result<()> {
         .with_context(|| format!("cannot open {}", options.file.display()))?;
     let tree = Tree::open_or_create(&pool, SLOT)?;
     let result = run(&tree, options.command);
-    // What was done before an error is kept, too.
+    // Changes before an error are kept too.
     pool.close()?;
     result
 }

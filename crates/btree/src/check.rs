@@ -8,9 +8,8 @@
 //! same fences for it. The visited leaves cover all keys, in order and without a gap. A record that is in the tree
 //! during the whole walk is counted exactly once. Every overflow chain was complete at one moment.
 //!
-//! **What it does not guarantee.** The moments differ from node to node, so the numbers of a changing tree are no
-//! snapshot. This check cannot detect a page that is in the tree twice. `verify` does that, for a tree that no thread
-//! changes.
+//! **What it does not guarantee.** The moments differ from node to node, so the numbers of a changing tree do not belong to one
+//! moment. This check cannot detect a page that is in the tree twice. `verify` does that, for a tree that no thread changes.
 //!
 //! The walk keeps a copy of each node on the path from the root to the last leaf, with the version of the copy. A copy
 //! whose page is unchanged needs no new check. The walk continues below such a copy, without a descent from the root.

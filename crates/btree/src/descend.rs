@@ -1,4 +1,4 @@
-//! Descents: how every operation finds its page.
+//! Descents: every operation finds its page with one.
 //!
 //! Optimistic lock coupling: a descent validates the parent after it has read the version of the child. So a descent
 //! without a restart has followed a path that existed. A thread that moves keys between nodes holds their parent
@@ -20,7 +20,7 @@ use crate::node::view::Inner;
 
 /// Number of times that an operation is disturbed before it takes latches.
 const PATIENCE: u32 = 16;
-/// More levels than any tree has. A longer path is a circle.
+/// More levels than any tree has. A longer path is a cycle.
 pub(crate) const DEPTH: usize = 64;
 
 /// A tree, as its operations see it.
@@ -32,7 +32,7 @@ pub(crate) struct Handle<'p> {
     pub log: Logged<'p>,
 }
 
-/// How an attempt reads nodes.
+/// The way in which an attempt reads nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// Reads optimistically, and restarts when it is disturbed.

@@ -7,7 +7,7 @@ use crate::MAX_VALUE;
 /// Results of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why an operation failed. Unless the variant says otherwise, the tree is unchanged.
+/// The reason why an operation failed. Unless the variant says otherwise, the tree is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -82,7 +82,7 @@ pub enum Error {
     },
 }
 
-/// Why an attempt ended without a result.
+/// The reason why an attempt ended without a result.
 pub(crate) enum Abort {
     /// The read was inconsistent. The operation starts again.
     Restart,

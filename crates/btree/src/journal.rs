@@ -3,8 +3,8 @@
 //! A record is appended while its pages are held exclusively. Its number is stored in those pages before they are
 //! released. The pool writes such a page only after the record is durable. A put or a removal in a leaf is logged as
 //! that operation, and redo repeats it on the same page. Splits, merges, redistributions and overflow chains are logged
-//! as images. One record has the images of all pages of such a change, so a log contains all of the change or nothing.
-//! An overflow chain has one record a page.
+//! as images. One record has the images of all pages of such a change, so a log contains all of the change or nothing. An
+//! overflow chain has one record for each page.
 //!
 //! The first record about an allocated page is always an image, as `bedplate_bufpool::Log` requires. New trees, splits,
 //! bulk loads and overflow chains allocate pages. Each of them logs images before it releases the page, or frees the

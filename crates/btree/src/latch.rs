@@ -1,4 +1,4 @@
-//! Pages as a descent sees them: something to read, held or not.
+//! Pages as a descent sees them: readable, and held or not.
 
 use bedplate_bufpool::{Exclusive, Optimistic, PageId, Restart, Shared};
 

@@ -1,6 +1,6 @@
 //! Merges: a node that has become small is merged with a sibling, and one page becomes free.
 //!
-//! A merge that is not possible is no error. The node stays small until a merge is possible or insertions fill it.
+//! A merge that is not possible is not an error. The node stays small until a merge is possible or insertions fill it.
 
 use bedplate_bufpool::{Exclusive, PageId};
 

@@ -67,7 +67,7 @@ impl ChainGuard<'_> {
     }
 }
 
-/// Where a value was found.
+/// The place where a value was found.
 pub(crate) enum Source<'p> {
     /// In its leaf.
     Leaf,
@@ -113,7 +113,7 @@ impl<'p> Handle<'p> {
             let mut page = match self.pool.allocate() {
                 Ok(page) => page,
                 Err(error) => {
-                    // The error to report is why the value could not be written.
+                    // The error to report is the one of the write.
                     let _ = self.free_chain(next);
                     return Err(error.into());
                 }

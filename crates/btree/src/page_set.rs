@@ -10,7 +10,7 @@ pub(crate) struct PageSet {
 }
 
 impl PageSet {
-    /// Adds a page; false if the set has it.
+    /// Adds a page. Returns false if the set has it.
     pub fn insert(&mut self, PageId(page): PageId) -> bool {
         let (word, bit) = ((page / 64) as usize, 1 << (page % 64));
         if word >= self.words.len() {

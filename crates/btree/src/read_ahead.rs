@@ -1,4 +1,4 @@
-//! Read-ahead of scans: how many leaves a scan reads at once. Several reads at once cost little more than one. A leaf
+//! Read-ahead of scans: the number of leaves that a scan reads at once. Several reads at once cost little more than one. A leaf
 //! that the scan never reaches is a wasted read.
 //!
 //! The count depends first on what the scan knows: the number of records that the caller expects, and the end of the
@@ -61,17 +61,17 @@ impl<'p> Ahead<'p> {
         Self { density, expected: None, begun: false, fetched: 0, next: 1 }
     }
 
-    /// The caller will ask for about this number of records from here on.
+    /// Sets the approximate number of records that the caller will ask for from here on.
     pub fn expect(&mut self, records: usize) {
         self.expected = Some(records);
     }
 
-    /// The scan has left its last parent. The leaves that were read ahead for that parent do not count any more.
+    /// Records that the scan has left its last parent. The leaves that were read ahead for that parent do not count any more.
     pub fn restart(&mut self) {
         self.fetched = 0;
     }
 
-    /// The scan has reached a leaf of `count` records, and returns `returned` of them.
+    /// Records that the scan has reached a leaf of `count` records, and returns `returned` of them.
     pub fn come(&mut self, count: usize, returned: usize) {
         self.begun = true;
         self.fetched = self.fetched.saturating_sub(1);

@@ -1,10 +1,10 @@
 //! Point lookups of several keys whose absent pages are read together.
 //!
-//! A lookup descends as far as pages are in memory. The pages at which lookups end are read with one submission to storage,
-//! and the lookups begin again. So storage is asked once for each level of the tree that is not in memory, not once for each
-//! key.
+//! A lookup descends until it needs a page that is not in memory. These pages are read with one submission to storage for all
+//! lookups, and the lookups begin again. So there is one submission for each level of the tree that is not in memory, and not one
+//! for each key.
 //!
-//! Reading together is advice to the pool. A lookup that has begun [`ROUNDS`] times reads its pages one after the other.
+//! Reading together is only a hint to the pool. A lookup that has begun [`ROUNDS`] times reads its pages one after the other.
 
 use bedplate_bufpool::{Optimistic, PageId};
 
@@ -14,12 +14,12 @@ use crate::latch::Readable;
 use crate::node::LONGEST_KEY;
 use crate::read::Room;
 
-/// How many keys are looked up together, and so how many pages are read together at most.
+/// Maximum number of keys that are looked up together, and so of pages that are read together.
 const MOST: usize = 64;
-/// How often a lookup begins. A tree of this many levels has more pages than storage can have.
+/// Maximum number of times that a lookup begins. A tree with this many levels has more pages than storage can have.
 const ROUNDS: usize = 8;
 
-/// How the lookup of a key ended.
+/// The result of the lookup of a key.
 enum Lookup {
     /// The value is in the room.
     Found,
@@ -29,7 +29,7 @@ enum Lookup {
 }
 
 impl<'p> Handle<'p> {
-    /// Looks several keys up, and shows each one's number and value to `read`, in no order.
+    /// Looks several keys up, and calls `read` with the number and the value of each, in no particular order.
     pub fn get_many<K: AsRef<[u8]>>(
         self,
         keys: &[K],
@@ -55,7 +55,7 @@ impl<'p> Handle<'p> {
         Ok(())
     }
 
-    /// Brings the leaves of several keys into memory, and the pages on the way to them, as far as there is room.
+    /// Reads the leaves of several keys, and the pages on the paths to them, into memory while there are frames.
     pub fn warm<K: AsRef<[u8]>>(self, keys: &[K]) -> Result<()> {
         for keys in keys.chunks(MOST) {
             self.rounds(keys.len(), |key| {
@@ -68,8 +68,8 @@ impl<'p> Handle<'p> {
         Ok(())
     }
 
-    /// Attempts something for each number below `count`, again when the page that was absent has been read. Returns the numbers
-    /// for which a page was still absent the last time.
+    /// Attempts something for each number below `count`, and again after the absent page has been read. Returns the numbers for
+    /// which a page was still absent the last time.
     fn rounds(
         self,
         count: usize,
@@ -101,7 +101,8 @@ impl<'p> Handle<'p> {
         Ok(left)
     }
 
-    /// The value of `key` into `room`, unless a page of the way to it is absent. A value that has pages of its own is read.
+    /// Copies the value of `key` into `room`, unless a page on the path to it is absent. If the value is in overflow pages, these
+    /// are read.
     fn get_resident(self, key: &[u8], room: &mut Room) -> Result<Lookup> {
         if key.len() > LONGEST_KEY {
             return Ok(Lookup::NotFound);
@@ -126,7 +127,7 @@ impl<'p> Handle<'p> {
         Ok(if found { Lookup::Found } else { Lookup::NotFound })
     }
 
-    /// The leaf of `key`, or the first page on the way to it that would have to be read.
+    /// Finds the leaf of `key`, or the first absent page on the path to it.
     fn leaf_resident(self, key: &[u8]) -> Attempt<std::result::Result<Optimistic<'p>, PageId>> {
         let mut node = self.pool.optimistic(self.root)?;
         for _ in 0..DEPTH {

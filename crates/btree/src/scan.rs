@@ -30,12 +30,12 @@ pub(crate) enum Direction {
 
 /// A range of records in ascending or descending order of their keys.
 ///
-/// This is no [`Iterator`], because the returned slices borrow from it. [`Range::owned`] makes an iterator over copies.
+/// This is not an [`Iterator`], because the returned slices borrow from it. [`Range::owned`] makes an iterator over copies.
 #[must_use = "nothing is read before it is asked for"]
 pub struct Range<'p> {
     tree: Handle<'p>,
     direction: Direction,
-    /// Where the scan continues when the copied leaf is used up.
+    /// The bound at which the scan continues when the copied leaf is used up.
     start: Bound<Key>,
     end: Bound<Key>,
     /// Whether the range may have more records than the copied leaf.
@@ -54,7 +54,7 @@ pub struct Range<'p> {
     room: Option<Box<Room>>,
 }
 
-/// Where the value of the current record is.
+/// The place of the value of the current record.
 enum Current {
     /// At this offset of the copied leaf.
     Leaf { at: usize, len: usize },
@@ -214,7 +214,7 @@ impl<'p> Range<'p> {
     }
 
     /// Whether the copied leaf ends beyond the position of the scan, in its direction. If not, the scan of a damaged
-    /// tree could run in a circle.
+    /// tree could run in a cycle.
     fn goes_on(&self) -> bool {
         let page = Page::of(&self.leaf.0);
         match (self.direction, &self.start) {

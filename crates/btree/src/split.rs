@@ -89,7 +89,7 @@ impl<'p> Handle<'p> {
         let mut second = match self.pool.allocate() {
             Ok(second) => second,
             Err(error) => {
-                // The error to report is why the second page could not be allocated.
+                // The error to report is the one of the second allocation.
                 let _ = self.pool.free(first);
                 return Err(error.into());
             }

@@ -43,7 +43,7 @@ impl<P: Deref<Target = Pool>> Tree<P> {
     /// Creates an empty tree and stores its root in the pool's root slot `slot`. No other thread may use the slot
     /// meanwhile.
     ///
-    /// The new tree is durable after the pool's next sync, as any change of the pool.
+    /// The new tree is durable after the pool's next sync, like any change of the pool.
     pub fn create(pool: P, slot: usize) -> Result<Self> {
         Self::create_logged(pool, slot, None)
     }
@@ -150,18 +150,18 @@ impl<P: Deref<Target = Pool>> Tree<P> {
         Ok(found.is_some())
     }
 
-    /// Looks several keys up. Shows each key's index in `keys` and its value, or `None`, to `read`, in no particular order.
+    /// Looks several keys up. Calls `read` with each key's index in `keys` and its value, or `None`, in no particular order.
     ///
-    /// Pages that are not in memory are read together, so storage is asked about once for each level of the tree and not once for
-    /// each key. Each lookup is atomic by itself. Keys whose pages are all in memory cost a little more than by [`Tree::get`].
+    /// Pages that are not in memory are read together, with about one request for each level of the tree and not one for each
+    /// key. Each lookup is atomic by itself. Keys whose pages are all in memory cost a little more than with [`Tree::get`].
     pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K], read: impl FnMut(usize, Option<&[u8]>)) -> Result<()> {
         self.handle().get_many(keys, read)
     }
 
-    /// Brings the leaves of several keys into memory, and the pages on the way to them, as far as there are frames for them. Operations
-    /// on these keys that follow then wait for no storage: a program calls this before it changes several records.
+    /// Reads the leaves of several keys, and the pages on the paths to them, into memory while there are frames for them. Later
+    /// operations on these keys then wait for no storage. A program calls this before it changes several records.
     ///
-    /// Pages that are not in memory are read together, as by [`Tree::get_many`]. Keys need not be in the tree. Another thread may
+    /// Pages that are not in memory are read together, as in [`Tree::get_many`]. Keys need not be in the tree. Another thread may
     /// evict the pages at any time, so this only saves time.
     pub fn warm<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<()> {
         self.handle().warm(keys)

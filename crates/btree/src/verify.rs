@@ -1,5 +1,5 @@
-//! Verification of a whole tree that no thread changes: whether it is sound, and which pages it has. Also an estimate
-//! of the size of a tree. `check` verifies a tree that other threads change.
+//! Verification of a whole tree that no thread changes. It also lists the pages of the tree. Also an estimate of the size of a
+//! tree. `check` verifies a tree that other threads change.
 
 use bedplate_bufpool::{PageId, Shared};
 
@@ -54,7 +54,8 @@ struct Walk<'p, 'v> {
     /// The pages that the walk has visited.
     seen: PageSet,
     visit: Visit<'v>,
-    /// Receives the errors of damage below the root. The walk ends with the error that this returns, or goes on beside the damage.
+    /// Receives the errors of damage below the root. The walk ends with the error that this returns, or skips the damage and
+    /// continues.
     report: Report<'v>,
 }
 
@@ -64,8 +65,8 @@ impl<'p> Handle<'p> {
         self.survey(visit, &mut Err)
     }
 
-    /// The same, of a tree that may be damaged: shows each error to `report`, and goes on with the next page unless `report`
-    /// returns an error. Without a sound root there is no next page, and its error is returned.
+    /// The same for a tree that may be damaged. Calls `report` with each error, and continues with the next page unless `report`
+    /// returns an error. If the root is damaged, there is no next page, and its error is returned.
     pub fn survey(self, visit: &mut dyn FnMut(PageId), report: Report<'_>) -> Result<Shape> {
         let mut walk = Walk { tree: self, shape: Shape::default(), seen: PageSet::default(), visit, report };
         let root = self.pool.pin_shared(self.root)?;

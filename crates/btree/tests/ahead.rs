@@ -89,7 +89,7 @@ fn a_scan_reads_what_it_needs_at_once() {
         let (read, asked) = scans.take(tree.range(key(low)..key(RECORDS - 1)), 8 * density);
         assert!((8..=18).contains(&read) && asked <= 5, "{read} leaves for 8, asked {asked} times");
     }
-    // If the scan knows nothing, it reads at most about twice as many leaves as it needs.
+    // Without any information, a scan reads at most about twice as many leaves as it needs.
     let (read, asked) = scans.take(tree.range(key(RECORDS / 2)..), 15 * density);
     assert!((15..=30).contains(&read) && asked <= 8, "{read} leaves for 15, asked {asked} times");
     // A scan of the whole tree reads every leaf once, eight at a time.
@@ -128,14 +128,14 @@ fn lookups_together_read_their_leaves_together() {
         assert!(seen.into_iter().all(|seen| seen));
         (pool.statistics().read - read, storage.calls() - calls)
     };
-    // The first time inner nodes are absent, too.
+    // The first time, inner nodes are absent too.
     let (read, calls) = look_up(10);
-    // The engine of ring 0 has its free frames in several lists, so that less may be read together there.
+    // The engine of ring 0 has its free frames in several lists, so fewer pages may be read together there.
     assert!(
         read >= 64 && (calls <= u64::from(height) || common::in_guest()),
         "asked {calls} times for {read} pages"
     );
-    // Leaves that are not in memory, of which each has one key.
+    // The keys are in different leaves, which are not in memory.
     let per_leaf = 2 * RECORDS / leaves;
     let (read, calls) = look_up(10 + 3 * per_leaf);
     if common::in_guest() {
@@ -143,10 +143,10 @@ fn lookups_together_read_their_leaves_together() {
     }
     assert_eq!((read, calls), (64, 1));
     assert_eq!(look_up(10 + 3 * per_leaf), (0, 0));
-    // Keys that are absent, in leaves that are there, or in the next leaf.
+    // These keys are absent, and their leaves are in memory or are the next ones.
     let (read, calls) = look_up(11 + 3 * per_leaf);
     assert!(read <= 8 && calls <= 1, "asked {calls} times for {read} pages");
-    // A key that is too long, the same key twice, a value that has pages of its own.
+    // One key is too long, one occurs twice, and one value is in overflow pages.
     let keys = [&[7u8; 5000][..], &0u64.to_be_bytes(), &0u64.to_be_bytes(), &1u64.to_be_bytes()];
     let mut lens = [None; 4];
     tree.get_many(&keys, |at, value| lens[at] = value.map(<[u8]>::len)).unwrap();
@@ -170,12 +170,12 @@ fn records_that_are_changed_together_have_their_leaves_read_together() {
     let calls = storage.calls();
     tree.warm(&keys).unwrap();
     let (read, calls) = (pool.statistics().read, storage.calls() - calls);
-    // The engine of ring 0 has its free frames in several lists, so that less may be read together there.
+    // The engine of ring 0 has its free frames in several lists, so fewer pages may be read together there.
     assert!(
         read >= 64 && (calls <= u64::from(height) || common::in_guest()),
         "asked {calls} times for {read} pages"
     );
-    // A key that is too long, and one behind all others.
+    // One key is too long, and one is after all others.
     tree.warm(&[&[7u8; 5000][..], &[0xff; 8]]).unwrap();
     for key in &keys {
         assert!(tree.upsert(key, &[7; 8]).unwrap());
@@ -185,7 +185,7 @@ fn records_that_are_changed_together_have_their_leaves_read_together() {
     }
 }
 
-/// The frames do not suffice for the pages of all keys.
+/// The frames are not enough for the pages of all keys.
 #[test]
 fn lookups_together_end_where_memory_is_small() {
     let directory = tempfile::tempdir().unwrap();

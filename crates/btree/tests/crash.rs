@@ -136,7 +136,7 @@ fn crashes(seed: u64, size: PageSize, steps_between_closes: u64) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("pool");
     let (log, mut tree) = begin(&path, size);
-    // With larger pages, values are longer, and few are so long that they have pages of their own.
+    // With larger pages, values are longer, and few are so long that they need overflow pages.
     let (longer, few) = if size == PageSize::MIN { (1, 31) } else { (2, 127) };
     let last = || log.0.lock().unwrap().records.len() as u64;
     let mut checkpoints = vec![last()];
@@ -273,7 +273,7 @@ fn a_journaled_tree_is_not_opened_without_its_journal() {
     }
     let again = Tree::open_or_create(&plain, 0).map(drop);
     let refusals = [opened.err(), again.err()].map(|error| error.map(|error| error.to_string()));
-    // The crash: nothing is closed, and the log survives.
+    // This is the crash: nothing is closed, and the log survives.
     let last = log.0.lock().unwrap().records.len() as u64;
     log.make_durable(last).unwrap();
     let copy = directory.path().join("copy");

@@ -1,4 +1,4 @@
-//! Limits of a tree: what it refuses, what it accepts at the limit, and that an error leaves nothing behind.
+//! Limits of a tree: refused values, values at the limit, and errors without side effects.
 
 mod common;
 

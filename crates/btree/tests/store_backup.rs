@@ -10,7 +10,7 @@ type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 const KEYS: u64 = 4000;
 
-/// Transaction `n` writes some keys, removes one, and says that it was the last one.
+/// Transaction `n` writes some keys, removes one, and stores its own number.
 fn write(transaction: &mut WriteTransaction<'_>, tree: &NamedTree, n: u64) -> Result<()> {
     for (key, value) in records(n) {
         transaction.put(tree, &key, &value)?;
@@ -66,7 +66,7 @@ fn a_backup_has_all_commits_up_to_a_moment_and_writers_do_not_wait_for_it() {
             for number in 0..3 {
                 let before = count.load(Ordering::SeqCst);
                 let target = folder.path().join(format!("copy{number}"));
-                // In the middle of the backup the writer commits, or this never ends.
+                // The writer commits in the middle of the backup, or this loop never ends.
                 let mut committed = false;
                 let mut progress = |at: bedplate_btree::store::Progress| {
                     if !committed && at.done > at.total / 2 {
@@ -102,7 +102,7 @@ fn a_backup_does_not_replace_anything() {
     let store = Store::builder(folder.path().join("store")).open().unwrap();
     let same = store.backup(folder.path().join("store"), &mut |_| {});
     assert!(matches!(same, Err(Error::NotEmpty(_))), "{same:?}");
-    // An empty directory is a good place.
+    // An empty directory is accepted.
     let target = folder.path().join("copy");
     std::fs::create_dir(&target).unwrap();
     store.backup(&target, &mut |_| {}).unwrap();

@@ -42,7 +42,7 @@ fn a_child_that_drops_its_copy_of_a_store_leaves_the_log_as_it_is() {
 fn a_store_is_opened_again_although_a_child_was_forked_before_it_was_closed() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::builder(folder.path()).memory(1 << 20).open().unwrap();
-    // SAFETY: the child does nothing but wait and end.
+    // SAFETY: the child only waits and exits.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {

@@ -1,4 +1,4 @@
-//! A store on a disk that is full: commits fail and change nothing, all else works, and the store can be opened.
+//! A store on a full disk: commits fail and change nothing, all other operations work, and the store can be opened.
 
 #[path = "common/small_disk.rs"]
 mod small_disk;
@@ -24,7 +24,7 @@ fn key(n: u64) -> [u8; 8] {
     (n * 7919 % 1000).to_be_bytes()
 }
 
-/// Commits until one fails, and returns how many did not. The model has those.
+/// Commits until one fails. Returns the number of commits that succeeded, which are in the model.
 fn fill(store: &Store, tree: &NamedTree, model: &mut Model, from: u64) -> u64 {
     for n in from.. {
         let value = vec![n as u8; [40, 900, 9000][(n % 3) as usize]];
@@ -58,7 +58,7 @@ fn a_commit_that_finds_no_space_is_undone_and_the_store_goes_on() {
             next = fill(&open_store, &tree, &mut model, next);
             assert!(round > 0 || next > before, "what was reserved is used");
             assert_eq!(content(&open_store, &tree), model);
-            // It is no accident that passes, and does no harm.
+            // The error repeats, and does no harm.
             assert_eq!(fill(&open_store, &tree, &mut model, next), next);
             open_store.checkpoint().unwrap();
             if round % 2 == 0 {
@@ -93,13 +93,13 @@ fn maintenance_without_space_leaves_everything_as_it_was() {
     let model = content(&store, &tree);
     let mut dump = Vec::new();
     store.dump(&mut dump, &mut |_| {}).unwrap();
-    // Less space than any of them needs, and none.
+    // The free space is less than any of them needs, or none.
     let reserve = disk.path().join("reserve");
     std::fs::write(&reserve, vec![0; 1 << 20]).unwrap();
     let others = disk.path().join("others");
     std::fs::create_dir(&others).unwrap();
     for has_some in [false, true] {
-        // It removes segments of the log, and so does each backup.
+        // The checkpoint removes segments of the log, and so does each backup.
         store.checkpoint().unwrap();
         disk.fill();
         if has_some {
@@ -118,7 +118,7 @@ fn maintenance_without_space_leaves_everything_as_it_was() {
     let before = size();
     builder().compact(&mut |_| true, &mut |_| {}).unwrap_err();
     assert!(size() == before && !folder.join("pages.new").exists());
-    // A crash would have left it.
+    // The file is as a crash would leave it.
     std::fs::write(folder.join("pages.new"), "").unwrap();
     let store = builder().open().unwrap();
     let tree = store.tree("t").unwrap();

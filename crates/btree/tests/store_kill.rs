@@ -1,8 +1,9 @@
-//! Processes are killed at random points while they use or maintain a store. Nothing that was committed is lost, no transaction
-//! is there in part, and backups, loads and compactions have all of their effect or none.
+//! Processes are killed at random points while they use or maintain a store. No committed transaction is lost, none is there in
+//! part, and backups, loads and compactions have all of their effect or none.
 //!
-//! Half of the kills are at a system call, and half of them after a time. Both are counted from the beginning of a phase, and are
-//! drawn from the extent that the phase has without a kill. All phases are drawn equally often, so short ones are hit, too.
+//! Half of the kills are at a system call, and half of them after a time. Both are counted from the beginning of a phase. They
+//! are chosen at random within the extent that the phase has without a kill. All phases are chosen equally often, so short ones
+//! are hit too.
 
 #[path = "store_kill/calls.rs"]
 mod calls;
@@ -26,13 +27,14 @@ use rand::{RngExt, SeedableRng};
 use self::child::{FOLDER, Kill, Operation, TASK, Task};
 use self::oracle::{Oracle, Outcome, Report};
 
-/// After so many attempts to kill a process in a phase, one has succeeded. The chance that it has not is less than one in 10,000.
+/// Number of attempts to kill a process in a phase after which one must have succeeded. The chance that none has is less than one
+/// in 10,000.
 const ATTEMPTS: u64 = 30;
 
 /// Indices of [`Operation::ALL`].
 const RECOVER: usize = 1;
 const COMMIT: usize = 2;
-/// The first recovery that is measured is that of a process that has committed for so long.
+/// The first measured recovery is that of a process that has committed for this time.
 const RECOVERED_MICROS: u64 = 100_000;
 
 /// The extent of a phase without a kill.
@@ -42,7 +44,8 @@ struct Extent {
     micros: u64,
 }
 
-/// Adds what a child that was not killed has measured. A recovery may have had little to do, so the most calls count.
+/// Adds the measurements of a child that was not killed. A recovery may have had little to do, so the maximum of the calls
+/// counts.
 fn learn(extents: &mut BTreeMap<String, Extent>, phases: Vec<(String, Extent)>) {
     for (name, Extent { calls, micros }) in phases {
         let known = extents.entry(name).or_insert(Extent { calls, micros });
@@ -53,11 +56,11 @@ fn learn(extents: &mut BTreeMap<String, Extent>, phases: Vec<(String, Extent)>) 
 /// The kills in a phase.
 #[derive(Debug, Default)]
 struct Hits {
-    /// Children that were to be killed in it.
+    /// Children that should be killed in it.
     attempts: u64,
     at_calls: u64,
     at_times: u64,
-    /// Checks that found nothing, a part, and all of the operation's effect.
+    /// Checks that found nothing, a part, or all of the operation's effect.
     nothing: u64,
     partial: u64,
     whole: u64,
@@ -172,18 +175,18 @@ fn a_killed_process_leaves_each_commit_and_each_maintenance_whole() {
         println!("this kernel or container forbids to count system calls: all kills are after a time");
     }
 
-    // The time begins here, so that a slow machine does not spend all of it before the first kill.
+    // The time begins here, so that a slow machine does not use all of it before the first kill.
     let start = Instant::now();
     let mut hits: BTreeMap<String, Hits> = BTreeMap::new();
     let (mut killed, mut round) = (0, Vec::new());
     while killed == 0 || killed < kills.unwrap_or(u64::MAX) && start.elapsed() < limit {
-        // Each phase is drawn once in a round.
+        // Each phase is chosen once in a round.
         if round.is_empty() {
             round.clone_from(&all);
         }
         let (operation, phase) = round.swap_remove(random.random_range(0..round.len()));
         let kind = Operation::ALL[operation];
-        // The recovery is killed, too, in one of three runs.
+        // In one of three runs, the recovery is killed too.
         let is_recovered = random.random_ratio(1, 3);
         let mut draw = |operation: usize, phase: usize| {
             let name = Operation::ALL[operation].phases()[phase];

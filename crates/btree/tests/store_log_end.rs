@@ -1,5 +1,4 @@
-//! A store whose log lost its end, because the disk lost what it had made durable, or because somebody put an older copy of the
-//! log in its place.
+//! A store whose log lost its end, because the disk lost durable bytes, or because an older copy of the log replaced it.
 
 mod common;
 
@@ -33,7 +32,7 @@ fn log(folder: &Path) -> Files {
     content(folder, |name| name.starts_with("log."))
 }
 
-/// Puts other files of the log in the place of those that are there.
+/// Replaces the files of the log by others.
 fn replace_log(folder: &Path, files: &Files) {
     log(folder).keys().for_each(|path| std::fs::remove_file(path).unwrap());
     files.iter().for_each(|(path, content)| std::fs::write(path, content).unwrap());
@@ -48,7 +47,7 @@ fn is_log_too_short(error: &Error) -> bool {
     )
 }
 
-/// The older log ends before the last checkpoint, so the superblock tells.
+/// The older log ends before the last checkpoint, so the superblock shows the loss.
 #[test]
 fn an_older_log_is_refused_and_nothing_changes() {
     for is_closed in [true, false] {
@@ -66,7 +65,7 @@ fn an_older_log_is_refused_and_nothing_changes() {
             drop(store);
         }
         let newest = log(folder);
-        // The older log also has a torn end, which a log that is opened cuts off.
+        // The older log also has a torn end, which opening the log would cut off.
         older.values_mut().last().unwrap().extend([7; 100]);
         replace_log(folder, &older);
         let before = content(folder, |_| true);
@@ -87,7 +86,7 @@ fn an_older_log_is_refused_and_nothing_changes() {
     }
 }
 
-/// The older log has the last checkpoint, so only the pages tell that have left the small memory since then.
+/// The older log has the last checkpoint. So only the pages that have left the small memory since then show the loss.
 #[test]
 fn an_older_log_with_the_last_checkpoint_is_refused() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Stores with pages of other sizes than 4 KiB: all that is done with a store, with keys up to the limit of each size.
+//! Stores with pages of other sizes than 4 KiB: all operations, with keys up to the limit of each size.
 
 mod common;
 
@@ -19,7 +19,7 @@ fn create(folder: &Path, size: PageSize) -> Store {
     builder(folder, size).page_size(size.bytes()).open().unwrap()
 }
 
-/// Records with keys and values of all lengths, up to the limits and beyond that of values in leaves.
+/// Records with keys and values of all lengths: up to the limits, and values beyond the limit of a leaf.
 fn records(size: PageSize, count: u64) -> Model {
     let record = |n: u64| {
         let random = common::mixed(n);
@@ -61,7 +61,7 @@ fn a_store_of_any_page_size_is_recovered_backed_up_dumped_and_compacted() {
         let mut model = records(size, 400);
         put(&store, &tree, &model);
         assert!(content(&store) == model);
-        // It is dropped and not closed, so it is recovered. No size is asked for.
+        // The store is dropped and not closed, so it is recovered. The builder does not set a size.
         drop((tree, store));
         let store = builder(&at("store"), size).open().unwrap();
         assert_eq!(store.page_size(), size);

@@ -1,4 +1,4 @@
-//! The directories that a store, or a copy of one, is made in or expected in.
+//! The directories in which a store, or a copy of one, is made or expected.
 
 #[path = "common/small_disk.rs"]
 mod small_disk;
@@ -50,7 +50,7 @@ fn a_store_without_its_log_is_refused_each_time() {
 #[test]
 fn a_store_whose_creation_was_interrupted_is_none_yet() {
     let folder = tempfile::tempdir().unwrap();
-    // The log is made first. The pages cannot be made here.
+    // The log is made first. Then the pages cannot be made.
     let pages = folder.path().join("pages");
     std::os::unix::fs::symlink(folder.path().join("missing").join("pages"), &pages).unwrap();
     assert!(Store::builder(folder.path()).memory(1 << 20).open().is_err());

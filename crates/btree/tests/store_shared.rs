@@ -38,7 +38,7 @@ fn a_transaction_that_owns_a_share_keeps_its_store_open() {
     assert_eq!(store.read().unwrap().get(&tree, b"k").unwrap().unwrap(), b"new");
 }
 
-/// Another transaction changes a key that each attempt has read. It does not while the last attempt runs.
+/// Another transaction changes a key that each attempt has read. It does not do so during the last attempt.
 #[test]
 fn an_update_with_shared_transactions_comes_to_an_end_or_is_undone() {
     let directory = tempfile::tempdir().unwrap();
@@ -85,10 +85,10 @@ fn a_store_that_is_not_to_be_created_is_not() {
     assert_eq!(std::fs::read_dir(&path).unwrap().count(), 1, "nothing is created");
     builder().open().unwrap().close().unwrap();
     builder().create_if_missing(false).open().unwrap().close().unwrap();
-    // A store without its pages is damaged, and not absent.
+    // A store without its pages is damaged, not absent.
     std::fs::remove_file(path.join("pages")).unwrap();
     assert!(matches!(builder().create_if_missing(false).open(), Err(Error::Missing(_))));
-    // A file in the place of the directory is another error than a missing store.
+    // A file at the path of the directory causes another error than a missing store.
     let file = path.join("notes");
     assert!(matches!(Store::builder(&file).create_if_missing(false).open(), Err(Error::Directory { .. })));
 }

@@ -1,4 +1,4 @@
-//! Verification finds each damage, names where it is, and changes nothing.
+//! Verification finds each damage, names its position, and changes nothing.
 
 #[path = "common/small_disk.rs"]
 mod small_disk;
@@ -115,7 +115,7 @@ fn each_page_that_is_damaged_is_named_with_its_tree() {
     assert_eq!(verify(folder.path()), whole);
     let expected: u64 = whole.trees.iter().map(|tree| tree.shape.pages()).sum();
     assert_eq!((in_trees, elsewhere), (expected, whole.pages - expected));
-    // Several at once.
+    // There are several damages at once.
     let damaged: Vec<_> = (FIRST + 2..FIRST + whole.pages).step_by(9).collect();
     damaged.iter().for_each(|page| flip(&file, page * PAGE as u64 + 100));
     let found = verify(folder.path());
@@ -146,11 +146,11 @@ fn a_damaged_log_is_damage_and_a_torn_end_is_none_after_a_crash() {
     assert_eq!(found.trees[2].shape.records, 0);
     std::fs::write(&log, &whole).unwrap();
     assert_eq!(verify(folder.path()).trees[2].shape.records, 1);
-    // The pages that were written are of commits that this log does not have.
+    // The written pages are from commits that this log does not have.
     std::fs::write(&log, &whole[..5000]).unwrap();
     let found = verify(folder.path());
     assert!(found.damages.iter().any(|damage| damage.what.contains("lost its end")), "{:?}", found.damages);
-    // A header makes no sense.
+    // A header has invalid content.
     std::fs::write(&log, &whole).unwrap();
     flip(&log, 9);
     let found = verify(folder.path());
@@ -185,7 +185,7 @@ fn pages_that_nobody_has_and_pages_that_are_free_and_in_a_tree_are_found() {
     assert_eq!(found.free_pages, whole.free_pages - 1);
     let open_pool = pool();
     open_pool.free(open_pool.pin_exclusive(lost).unwrap()).unwrap();
-    // A leaf of the first tree: the list of free pages is not written over the last of them.
+    // This is a leaf of the first tree. The list of free pages is not written over the last leaves.
     let leaf = PageId(FIRST + 3);
     open_pool.free(open_pool.pin_exclusive(leaf).unwrap()).unwrap();
     open_pool.close().unwrap();
@@ -197,7 +197,7 @@ fn pages_that_nobody_has_and_pages_that_are_free_and_in_a_tree_are_found() {
 /// The directory that [`reader`] verifies.
 const READ: &str = "BEDPLATE_TEST_READ";
 
-/// Not a test: runs in a process of a user who may only read.
+/// This is not a test: it runs in a process of a user who may only read.
 #[test]
 fn reader() {
     let Some(folder) = std::env::var_os(READ) else { return };

@@ -219,7 +219,7 @@ fn everything_at_once_in_a_pool_of_a_tenth() {
     everything_at_once(80, common::engine());
 }
 
-/// Frames get other pages while they are read optimistically.
+/// Frames get other pages while threads read them optimistically.
 #[test]
 fn everything_at_once_in_frames() {
     everything_at_once(80, Choice::Only(Kind::Hashtable));

@@ -1,4 +1,4 @@
-//! The Rust program of `docs/store-tutorial.md` is the example, and prints the lines of the page.
+//! The Rust program of `docs/store-tutorial.md` is the example, and prints the lines that the page shows.
 
 #[path = "../examples/tutorial.rs"]
 #[allow(dead_code)]

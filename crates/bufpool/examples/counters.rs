@@ -1,6 +1,6 @@
 //! Counters in a file, more than memory has room for, that several threads count up.
 //!
-//! `cargo run -p bedplate-bufpool --example counters [FILE]`; with a file, they go on where they were.
+//! `cargo run -p bedplate-bufpool --example counters [FILE]`; with a file, they continue from their stored values.
 
 use std::time::Instant;
 
@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{} steps in {:?}", THREADS * STEPS, begin.elapsed());
     let mut sum = 0;
     for page in 0..COUNTERS.div_ceil(IN_A_PAGE) {
-        // Nobody is kept from counting by this.
+        // The counting threads are not disturbed by this.
         sum += pool.optimistic_read(PageId(first + page), |page| {
             (0..IN_A_PAGE as usize).map(|at| u64::from_le_bytes(page.read(8 * at))).sum::<u64>()
         })?;
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Pages of a new pool are neighbours.
+/// The pages of a new pool have consecutive numbers.
 fn create(pool: &Pool) -> Result<(), bedplate_bufpool::Error> {
     let first = pool.allocate()?.page();
     for _ in 1..COUNTERS.div_ceil(IN_A_PAGE) {

@@ -9,10 +9,10 @@ use crate::images::Images;
 use crate::page::{Image, PAGE};
 use crate::page_size::PageSize;
 
-/// The most pages that are read or written together.
+/// Maximum number of pages that are read or written together.
 pub(crate) const TOGETHER: usize = 64;
 
-/// Some pages, one behind the other.
+/// Consecutive pages.
 pub(crate) struct Buffer {
     memory: NonNull<u8>,
     pages: usize,
@@ -21,7 +21,7 @@ pub(crate) struct Buffer {
 
 // SAFETY: it owns its memory.
 unsafe impl Send for Buffer {}
-// SAFETY: as a boxed slice.
+// SAFETY: shared access only reads, as with a boxed slice.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
@@ -70,13 +70,13 @@ impl Buffer {
         &self.bytes()[self.bytes_of(index..index + 1)]
     }
 
-    /// Page `index`, to be changed.
+    /// Page `index`, for changes.
     pub fn image_mut(&mut self, index: usize) -> &mut Image {
         let bytes = self.bytes_of(index..index + 1);
         &mut self.bytes_mut()[bytes]
     }
 
-    /// Some of the pages, to be changed.
+    /// Some of the pages, for changes.
     pub fn images_mut(&mut self, pages: Range<usize>) -> impl Iterator<Item = &mut Image> {
         let (bytes, size) = (self.bytes_of(pages), self.size.bytes());
         self.bytes_mut()[bytes].chunks_exact_mut(size)
@@ -96,7 +96,7 @@ impl Drop for Buffer {
     }
 }
 
-/// Buffers of one size, used again: memory that was touched once stays fast. Its lock is a leaf.
+/// Buffers of one size, which are reused because memory that was touched once stays fast. The lock is a leaf.
 pub(crate) struct Buffers {
     size: PageSize,
     pages: usize,

@@ -1,4 +1,4 @@
-//! How a pool is opened.
+//! Opening a pool.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -25,19 +25,20 @@ use crate::replacement::usage_count::UsageCounts;
 use crate::statistics::Counters;
 use crate::storage::{File, Storage};
 
-/// The fewest pages in memory: a tree's operation holds several, and several threads have some each.
+/// Minimum number of pages in memory: an operation of a tree holds several, and several threads run operations.
 const LEAST_FRAMES: usize = 16;
-/// The most pages that are evicted at once. A batch costs one flush, and whoever needs one page waits for all of them.
+/// Maximum number of pages that are evicted at once. A batch costs one flush, and a thread that needs one frame waits for the
+/// whole batch.
 const MOST_BATCH: usize = 256;
 
-/// Which engine a pool has.
+/// The choice of the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Choice {
-    /// The best that works here.
+    /// The best engine that works here.
     #[default]
     Auto,
-    /// This one, or an error that says why not.
+    /// This engine, or an error that says why it does not work.
     Only(Kind),
 }
 
@@ -86,15 +87,15 @@ impl Builder {
         }
     }
 
-    /// How many bytes of pages are in memory at most. Default: 64 MiB.
+    /// Maximum number of bytes of pages in memory. Default: 64 MiB.
     pub fn memory(mut self, bytes: usize) -> Self {
         self.memory = bytes;
         self
     }
 
-    /// How many bytes the storage may ever have. The array engine reserves a 1024th of it as address space; engines whose
-    /// page numbers are addresses reserve all of it, and a 512th for the pages' states. It may be another one each time.
-    /// Default: 16 GiB; on a block device at most its size.
+    /// Maximum number of bytes that the storage can ever have. The array engine reserves a 1024th of it as address space. Engines
+    /// whose page numbers are addresses reserve all of it, and a 512th for the pages' states. It may differ each time that the
+    /// pool is opened. Default: 16 GiB; on a block device at most its size.
     pub fn capacity(mut self, bytes: u64) -> Self {
         self.capacity = bytes;
         self
@@ -111,7 +112,7 @@ impl Builder {
         self
     }
 
-    /// Which engine. Default: the best that works here.
+    /// The engine. Default: the best that works here.
     pub fn engine(mut self, choice: Choice) -> Self {
         self.choice = choice;
         self
@@ -123,42 +124,43 @@ impl Builder {
         self
     }
 
-    /// How many pages are evicted at once. Default: a 32nd of those in memory, at most 256.
+    /// Number of pages that are evicted at once. Default: a 32nd of those in memory, at most 256.
     pub fn batch(mut self, pages: usize) -> Self {
         self.batch = Some(pages);
         self
     }
 
-    /// How many threads of the pool keep some frames free, by evicting and writing pages before a frame is needed: up to 8. With
-    /// 0, a thread that needs a frame evicts and writes pages itself. Default: 1.
+    /// Number of threads that keep some frames free, by evicting and writing pages before a frame is needed: up to 8. With 0, a
+    /// thread that needs a frame evicts and writes pages itself. Default: 1.
     ///
-    /// The threads start when few frames are free for the first time. From then on up to a 32nd of the frames is kept free. The `ring0` engine has none, whatever this says: waking one
-    /// is a system call, and that engine promises evictions without system calls.
+    /// The threads start when few frames are free for the first time. From then on they keep up to a 32nd of the frames free. The
+    /// `ring0` engine has no such threads, whatever this setting says. Waking one is a system call, and that engine promises
+    /// evictions without system calls.
     pub fn provider_threads(mut self, threads: usize) -> Self {
         self.provider_threads = threads;
         self
     }
 
-    /// The log without whose records no page is written. A pool with a log is also opened when it was not closed
-    /// ([`Pool::needs_recovery`]).
+    /// The log. No page is written before the records about it are durable. A pool with a log is also opened when it was not
+    /// closed ([`Pool::needs_recovery`]).
     pub fn log(mut self, log: Arc<dyn Log>) -> Self {
         self.log = Some(log);
         self
     }
 
-    /// What protects pages from being torn by a crash. Default: the pool, if it has a log.
+    /// The protection of pages from being torn by a crash. Default: the pool protects them, if it has a log.
     pub fn torn_pages(mut self, torn_pages: TornPages) -> Self {
         self.torn_pages = Some(torn_pages);
         self
     }
 
-    /// Opens a pool that was not closed, even without a log: what is in it is of different moments.
+    /// Opens a pool that was not closed, even without a log. Its pages may then be from different moments.
     pub fn recover(mut self, recover: bool) -> Self {
         self.recover = recover;
         self
     }
 
-    /// Pages are here instead of in a file.
+    /// Stores pages here instead of in a file.
     pub fn storage(mut self, storage: Box<dyn Storage>) -> Self {
         self.storage = Some(storage);
         self
@@ -315,12 +317,12 @@ impl Builder {
                 pool.last_lsn.note(log.durable_lsn());
             }
             if !recovering {
-                // Version 1 stored the list of free pages without a number, and did not know which pages were written.
+                // Version 1 stored the list of free pages without a number, and did not record which pages were written.
                 pool.close()?;
             }
         }
         if pool.log.is_some() {
-            // From here on there may be commits that only the log has: after a crash it must be asked.
+            // From here on, there may be commits that only the log has. After a crash, the log must be replayed.
             drop(pool.store.begin()?);
         }
         Ok(pool)
@@ -364,7 +366,7 @@ fn create(storage: &dyn Storage, size: PageSize) -> Result<Superblock> {
     Ok(superblock)
 }
 
-/// Which engine a pool of this capacity would have here if it may choose, and why.
+/// Which engine a pool of this capacity would choose here, and why.
 pub fn probe(capacity: u64) -> Result<(Kind, String)> {
     let pages = (capacity / PAGE as u64).clamp(FIRST + 1, MAX_PAGES);
     engine(Choice::Auto, pages, LEAST_FRAMES, PageSize::MIN).map(|(_, kind, reason)| (kind, reason))
@@ -391,7 +393,7 @@ fn engine(choice: Choice, pages: u64, frames: usize, size: PageSize) -> Result<(
         Choice::Only(Kind::Stock) => stock(pages, size),
         Choice::Auto => match Array::new(pages, frames, size) {
             Ok(array) => Ok((Engine::Array(array), Kind::Array, "its evictions unmap nothing".to_owned())),
-            // The address space that it takes is that of its memory.
+            // It reserves no address space except that of its memory.
             Err(error) => Ok((Engine::Table(Table::new(frames, size)?), Kind::Hashtable, error.to_string())),
         },
     }
@@ -405,7 +407,7 @@ fn stock(pages: u64, size: PageSize) -> Result<(Engine, Kind, String)> {
     Ok((Engine::Mapped(Mapped::new(pages, size, release)?), Kind::Stock, reason))
 }
 
-/// The reason of `stock` on kernels before Linux 6.13, which refuse `process_madvise` on oneself.
+/// The reason for `stock` on kernels before Linux 6.13, which refuse `process_madvise` on oneself.
 fn does_not_batch(why: &str) -> String {
     format!(
         "it does not batch evictions before Linux 6.13 ({why}): it unmaps pages one by one, with an interrupt of all \

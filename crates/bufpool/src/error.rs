@@ -1,4 +1,4 @@
-//! What can go wrong, in one line each that says what to do.
+//! The errors of a pool. Each message is one line that says what to do.
 
 use std::io;
 
@@ -9,56 +9,56 @@ use crate::page_size::PageSize;
 /// Results of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why something could not be done. The pool is as it was before, and goes on.
+/// The reason why an operation failed. The pool is unchanged, and remains usable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A page could not be read. Nothing was lost; it can be tried again.
+    /// A page could not be read. No data was lost. The read can be repeated.
     #[error("page {page} could not be read: {source}")]
     Read {
-        /// Which.
+        /// The page.
         page: PageId,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
-    /// A page could not be written. It stays in the pool, dirty, and is written again when room is needed or at the next
+    /// A page could not be written. It stays in the pool as dirty. It is written again when a frame is needed, or at the next
     /// flush.
     #[error("page {page} could not be written and stays in memory: {source}")]
     Write {
-        /// Which, if several the first.
+        /// The page, or the first of several.
         page: PageId,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
-    /// Something else about the storage failed.
+    /// Another operation of the storage failed.
     #[error("{what}: {source}")]
     Storage {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// Why it did not work.
+        /// The reason.
         source: io::Error,
     },
-    /// An earlier fsync failed, and pages that it was to make durable have not been written once more. Trying again writes
-    /// them.
+    /// An earlier fsync failed, and pages that it should have made durable have not been written once more. Another attempt
+    /// writes them.
     #[error("an earlier fsync failed, and not everything that it covered has been written again: try again")]
     NotDurable,
-    /// A page left memory, storage lost it before it was durable, and an older one is in its place.
+    /// A page left memory, and storage lost it before it was durable. Its place has an older image.
     #[error(
         "storage lost page {page}, which it had accepted, before it was durable: recover it from the log"
     )]
     Lost {
-        /// Which.
+        /// The page.
         page: PageId,
     },
-    /// A page in storage is not what was written.
+    /// A page in storage differs from what was written.
     #[error("page {page} is damaged: {damage}")]
     Damaged {
-        /// Which.
+        /// The page.
         page: PageId,
-        /// How.
+        /// The kind of damage.
         damage: Damage,
     },
-    /// There is no page of this number.
+    /// There is no page with this number.
     #[error("there is no page {page}")]
     NoSuchPage {
         /// The number.
@@ -67,7 +67,7 @@ pub enum Error {
     /// All pages of the storage are in use.
     #[error("all {pages} pages of the storage are in use: free some, or open it with a larger capacity")]
     Full {
-        /// How many there are.
+        /// Their number.
         pages: u64,
     },
     /// No page could be evicted.
@@ -75,7 +75,7 @@ pub enum Error {
         "all {frames} pages in memory are pinned: give the pool more memory, or hold fewer pages at once"
     )]
     Pinned {
-        /// How many there are.
+        /// Their number.
         frames: usize,
     },
     /// The log could not be made durable, so pages that depend on it were not written.
@@ -110,40 +110,40 @@ pub enum Error {
     /// There is no address space for the pool.
     #[error("no {bytes} bytes of address space for the pool: {reason}")]
     AddressSpace {
-        /// How much.
+        /// The number of bytes.
         bytes: usize,
-        /// Why, and which setting to change.
+        /// The reason, and the setting to change.
         reason: String,
     },
     /// The engine does not work on this machine.
     #[error("the {engine} engine does not work here: {reason}")]
     Unavailable {
-        /// Which.
+        /// The engine.
         engine: Kind,
-        /// Why, and what to do.
+        /// The reason, and what to do.
         reason: String,
     },
-    /// A setting that cannot be.
+    /// A setting has an invalid value.
     #[error("{what} of {value}: {must}")]
     Setting {
-        /// Which.
+        /// The setting.
         what: &'static str,
-        /// What it was.
+        /// The value.
         value: u64,
-        /// What it has to be.
+        /// The condition that the value must meet.
         must: &'static str,
     },
-    /// The pool has pages of another size than was asked for.
+    /// The pool has another page size than requested.
     #[error(
         "pages of {asked} were asked for, and the pool was created with pages of {found}: ask for that size, or for none"
     )]
     PageSize {
-        /// The size that was asked for.
+        /// The requested size.
         asked: PageSize,
         /// The size of the pool's pages.
         found: PageSize,
     },
-    /// The storage holds something else.
+    /// The storage contains something else.
     #[error("this is not a pool's storage: {0}")]
     Format(String),
     /// The pool in this storage was not closed.
@@ -151,7 +151,7 @@ pub enum Error {
         "the pool was not closed, so what is in storage is of different moments: open it with its log, which redoes what is missing"
     )]
     Unclean,
-    /// Somebody uses the pool while it is being closed.
+    /// A thread uses the pool while it is being closed.
     #[error("page {page} is in use or was changed while the pool was being closed")]
     Busy {
         /// One of the pages.
@@ -184,7 +184,7 @@ impl Error {
     }
 }
 
-/// An optimistic read was disturbed: what was read does not count, begin again.
+/// An optimistic read was disturbed. Its result does not count, so the caller begins again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the page changed while it was read")]
 pub struct Restart;

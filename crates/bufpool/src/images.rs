@@ -1,11 +1,11 @@
-//! Images of several pages, one behind the other, outside the pool.
+//! Consecutive images of several pages, outside the pool.
 
 use std::ops::Range;
 
 use crate::page::Image;
 use crate::page_size::PageSize;
 
-/// Images of pages of one size, one behind the other.
+/// Consecutive images of pages of one size.
 #[derive(Clone, Copy)]
 pub(crate) struct Images<'i> {
     /// A whole number of pages.

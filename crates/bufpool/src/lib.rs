@@ -1,14 +1,14 @@
 //! A buffer pool that finds a page without a lock, and evicts one without a TLB shootdown.
 //!
-//! A storage engine keeps its data in pages, of which memory has room for some. A [`Pool`] reads a page when it is asked
-//! for, writes the pages that were changed, and evicts pages that have not been used for longest. An array of frame
+//! A storage engine keeps its data in pages, and only some of them fit into memory. A [`Pool`] reads a page when a thread
+//! accesses it, writes the pages that were changed, and evicts the pages that have not been used for longest. An array of frame
 //! numbers says where a page is, so an eviction changes one word ([`Kind::Array`]).
 //!
 //! Other engines have the processor translate (TABBY, section 5 of "Practical DB-OS Co-Design with Privileged Kernel
-//! Bypass"): the storage is as large in the address space as on the disk. They pay at eviction, when the kernel makes all
-//! processors forget an address: [`Kind::Stock`] once for a whole batch, `Kind::Ring0` not at all. The engine
-//! `Kind::Ring0` exists with the cargo feature `ring0` only. The feature `bench` has what only benchmarks use: the baseline
-//! engine `Kind::Vmcache`, and functions that switch off or measure parts of a pool.
+//! Bypass"): the storage is as large in the address space as on the disk. Their cost is at eviction, when the kernel makes all
+//! processors flush an address. [`Kind::Stock`] pays it once for a whole batch, and `Kind::Ring0` not at all. The engine
+//! `Kind::Ring0` exists with the cargo feature `ring0` only. The feature `bench` adds parts that only benchmarks use: the
+//! baseline engine `Kind::Vmcache`, and functions that switch off or measure parts of a pool.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -36,11 +36,11 @@
 //! # }
 //! ```
 //!
-//! Several pools can be open in a process. A page is held by one guard exclusively ([`Exclusive`]), by some shared
-//! ([`Shared`]), or by nobody and read optimistically ([`Optimistic`]); the last is what a tree's inner nodes are for.
+//! Several pools can be open in a process. A thread holds a page exclusively ([`Exclusive`]), or several threads hold it shared
+//! ([`Shared`]). A thread can also read it optimistically, without holding it ([`Optimistic`]), as for the inner nodes of a tree.
 //!
-//! A pool alone survives being closed, not a crash: pages are written whenever room is needed. An engine that wants
-//! its commits to survive gives the pool its log ([`Log`]).
+//! A pool alone survives a close, but not a crash, because pages are written whenever a frame is needed. An engine whose commits
+//! must survive a crash gives the pool its log ([`Log`]).
 
 #![cfg(target_os = "linux")]
 

@@ -51,7 +51,7 @@ const WRITTEN: u64 = 1 << 10;
 pub struct PageId(pub u64);
 
 impl PageId {
-    /// No page. This is the number of the pool's own first page, which the pool never hands out.
+    /// The number of no page. It is that of the pool's own first page, which the pool never hands out.
     pub const NONE: PageId = PageId(0);
 
     /// Whether this is [`PageId::NONE`].
@@ -66,7 +66,7 @@ impl fmt::Display for PageId {
     }
 }
 
-/// What is wrong with a page that was read.
+/// The kind of damage of a page that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Damage {

@@ -4,8 +4,8 @@
 //! [`PAGE`] bytes whatever the size of the pages is: the superblock is in blocks of fixed positions, so a pool can be
 //! opened before its page size is known. A page is 1, 2, 4, 8 or 16 blocks.
 //!
-//! Offsets within a page need 16 bits. The payload of a page of 64 KiB ends at offset 65512, because the header is no
-//! part of it. So no offset needs a 17th bit, not even the end of the largest payload.
+//! Offsets within a page need 16 bits. The payload of a page of 64 KiB ends at offset 65512, because the header is not part of
+//! it. So no offset needs a 17th bit, not even the end of the largest payload.
 
 use std::fmt;
 
@@ -70,7 +70,7 @@ impl PageSize {
         self.shift
     }
 
-    /// The first block of a page. It saturates, so a number that is no page is a block that no storage has.
+    /// The first block of a page. It saturates, so the number of no page gives a block that no storage has.
     #[inline]
     pub(crate) const fn block(self, page: u64) -> u64 {
         page.saturating_mul(1 << (self.shift - BLOCK_SHIFT))

@@ -1,7 +1,7 @@
 //! The pool: its pages, and the operations on all of them.
 //!
-//! A [`Pool`] is its user's. Its [`Core`] is what the page provider's threads need, too: frames, their pages, and how pages are
-//! written. The core has an address of its own, because the user may move the pool while those threads run.
+//! A [`Pool`] belongs to its user. Its [`Core`] is the part that the page provider's threads also need: frames, their pages, and
+//! the writing of pages. The core has an address of its own, because the user may move the pool while those threads run.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -23,16 +23,16 @@ use crate::replacement::provider::Provider;
 use crate::replacement::usage_count::UsageCounts;
 use crate::statistics::{Counters, Statistics};
 
-/// Pages of a file or a block device, of which as many are in memory as it was given. It is shared by reference.
+/// The pages of a file or a block device. Those that fit into its memory are in memory. Threads share it by reference.
 ///
-/// Dropping it writes nothing: [`Pool::close`] it first.
+/// A drop writes nothing, so call [`Pool::close`] before.
 pub struct Pool {
-    /// Dropped first: its threads use the core.
+    /// Is dropped first, because its threads use the core.
     pub(crate) provider: Provider,
-    /// Dropped before the core: its thread writes the engine's memory.
+    /// Is dropped before the core, because its thread writes the engine's memory.
     pub(crate) prefetch_queue: PrefetchQueue,
     pub(crate) core: Arc<Core>,
-    /// Numbers from here on are of no page.
+    /// Exclusive upper limit of page numbers.
     pub(crate) limit: u64,
     /// Words of a payload. Every access needs this number, so it is beside `limit` and not computed.
     pub(crate) payload_words: usize,
@@ -51,7 +51,7 @@ pub struct Core {
     pub(crate) engine: Engine,
     pub(crate) size: PageSize,
     pub(crate) layout: Layout,
-    /// How many pages are evicted at once.
+    /// Number of pages that are evicted at once.
     pub(crate) batch: usize,
     pub(crate) frames: FrameTable,
     pub(crate) usage: UsageCounts,
@@ -72,12 +72,12 @@ impl Deref for Pool {
 }
 
 impl Pool {
-    /// Which engine it has.
+    /// The engine of the pool.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Why it has this engine.
+    /// The reason why it has this engine.
     pub fn reason(&self) -> &str {
         &self.reason
     }
@@ -88,31 +88,32 @@ impl Pool {
         self.size
     }
 
-    /// Whether the pool was not closed before it was opened: what is in storage is of different moments, and the user's log
-    /// has to redo what is missing. See [`Pool::pin_for_redo`] and [`Pool::reclaim`].
+    /// Whether the pool was not closed before it was opened. If so, its pages are from different moments, and the user must redo
+    /// the missing changes from its log. See [`Pool::pin_for_redo`] and [`Pool::reclaim`].
     pub fn needs_recovery(&self) -> bool {
         self.recovering
     }
 
-    /// A value that is kept with the pool, such as the page of a tree's root; zero at first. There are [`ROOTS`](crate::ROOTS).
+    /// A value that is stored with the pool, such as the page of a tree's root. It is zero at first. There are
+    /// [`ROOTS`](crate::ROOTS).
     pub fn root(&self, slot: usize) -> u64 {
         self.store.superblock().roots[slot]
     }
 
-    /// Changes such a value, durably with the next [`Pool::sync`] or [`Pool::close`].
+    /// Changes such a value. The next [`Pool::sync`] or [`Pool::close`] makes the change durable.
     pub fn set_root(&self, slot: usize, value: u64) {
         self.store.superblock().roots[slot] = value;
     }
 
     /// Writes every page that is dirty when this is called. The caller holds no page exclusively.
     ///
-    /// Pages whose writing fails stay dirty, and the first error is returned after all others were tried.
+    /// Pages whose writing fails stay dirty. The first error is returned after all other pages were tried.
     pub fn flush(&self) -> Result<()> {
         self.write_all()
     }
 
-    /// A checkpoint: flushes, and returns when everything is durable, the roots included. Of a log, records from before the
-    /// call are not needed any more. The caller holds no page exclusively.
+    /// Makes a checkpoint: flushes, and returns when everything is durable, including the roots. Log records from before the call
+    /// are then no longer needed. The caller holds no page exclusively.
     pub fn sync(&self) -> Result<()> {
         let result = self.checkpoint();
         self.mark_doubtful_dirty();
@@ -123,7 +124,7 @@ impl Pool {
         let lsn = self.last_lsn.get();
         let written_up_to = self.allocator.written_up_to();
         self.write_again()?;
-        // A page that cannot be written does not keep the others from being durable.
+        // A page that cannot be written does not prevent the others from becoming durable.
         let written = self.write_all();
         let placed = self.store.retry();
         self.make_log_durable(lsn)?;
@@ -139,8 +140,8 @@ impl Pool {
         self.store.store(&mut superblock)
     }
 
-    /// Makes everything durable, the free pages included, and says so in storage, so that the pool can be opened without
-    /// a log. Nobody holds or changes pages meanwhile. The pool can be used afterwards, and closed again.
+    /// Makes everything durable, including the free pages, and records this in storage, so that the pool can be opened without a
+    /// log. No thread may hold or change pages meanwhile. The pool can be used afterwards, and closed again.
     pub fn close(&self) -> Result<()> {
         let result = self.conclude();
         self.mark_doubtful_dirty();
@@ -152,7 +153,7 @@ impl Pool {
         let written = self.write_all();
         // From here on nothing writes kept copies again, because the list of free pages may be written in their places.
         written.and(self.store.retry())?;
-        // Before the gate: a provider's thread holds it for as long as one of its writes is in flight.
+        // This comes before the gate, because a thread of the provider holds the gate while one of its writes is in flight.
         let _paused = self.provider.pause();
         let _gate = self.store.stop();
         let mut space = self.allocator.lock();
@@ -165,7 +166,7 @@ impl Pool {
         }
         let mut superblock = self.store.superblock();
         if superblock.clean {
-            // Nothing was written; the list of free pages is as it was, unless only that changed.
+            // Nothing was written; the list of free pages is unchanged, unless only the list changed.
             superblock.clean = false;
             self.store.store(&mut superblock)?;
         }
@@ -194,19 +195,19 @@ impl Pool {
         }
     }
 
-    /// Makes sure that so many more pages can be allocated: the next allocations, if nobody else allocates meanwhile, fail
-    /// neither because all pages are in use nor because storage is full. The storage becomes larger if it has to.
+    /// Ensures that `pages` more pages can be allocated. If no other thread allocates meanwhile, the next allocations cannot fail
+    /// for lack of pages or storage. The storage grows if necessary.
     pub fn reserve(&self, pages: u64) -> Result<()> {
         self.allocator.reserve(pages, &self.store)
     }
 
-    /// How many pages are in use, or were lost in a crash.
+    /// Number of pages that are in use, or were lost in a crash.
     pub fn pages_in_use(&self) -> u64 {
         let state = self.allocator.lock();
         state.end() - FIRST - state.free.len() as u64
     }
 
-    /// What it has done.
+    /// The pool's counters.
     pub fn statistics(&self) -> Statistics {
         self.publish_prefetched();
         let frames = self.frames.count() as u64;

@@ -9,7 +9,7 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::error::{Error, Result};
 
-/// The size of a huge page, and what its address is a multiple of, where pages have 4 KiB.
+/// The size and the alignment of a huge page, where pages have 4 KiB.
 const HUGE_PAGE: usize = 2 << 20;
 
 /// Anonymous memory of zeros that is unmapped when dropped.
@@ -18,7 +18,7 @@ pub(crate) struct Region {
     bytes: usize,
 }
 
-// SAFETY: it is an address range. Its owner synchronises the use of the memory in it.
+// SAFETY: a region is an address range. Its owner synchronises the use of the memory in it.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
@@ -27,7 +27,8 @@ impl Region {
     /// Reserves a region of pages of 4 KiB.
     pub fn new(bytes: usize) -> Result<Self> {
         let region = Self::map(bytes)?;
-        // The pages of the region come and go one by one. A kernel without huge pages refuses the advice, and needs none.
+        // The pages of the region are mapped and unmapped one by one. A kernel without huge pages refuses the advice, and needs
+        // none.
         region.advise(Advice::LinuxNoHugepage);
         Ok(region)
     }
@@ -39,7 +40,7 @@ impl Region {
         if bytes < HUGE_PAGE {
             return Self::map(bytes);
         }
-        // It would begin anywhere. So more is reserved than is needed, and the ends are given back.
+        // The mapping would begin at any address. So the function reserves more than needed, and unmaps both ends.
         let mut region = Self::map(bytes + HUGE_PAGE)?;
         let before = region.base.addr().next_multiple_of(HUGE_PAGE) - region.base.addr();
         let (start, end) = (region.base, region.base.wrapping_add(before + bytes));
@@ -47,7 +48,7 @@ impl Region {
         region.bytes = bytes;
         for (address, rest) in [(start, before), (end, HUGE_PAGE - before)] {
             if rest > 0 {
-                // SAFETY: a part of the mapping that nobody knows yet. After a failure it stays reserved, which costs nothing.
+                // SAFETY: a part of the mapping that no other code uses yet. After a failure it stays reserved, at no cost.
                 let _ = unsafe { munmap(address.cast::<c_void>(), rest) };
             }
         }
@@ -64,12 +65,12 @@ impl Region {
     }
 
     fn advise(&self, advice: Advice) {
-        // Advice changes no content, so it does not matter whether the kernel takes it.
+        // Advice changes no content, so it does not matter whether the kernel accepts it.
         // SAFETY: it concerns this mapping only.
         let _ = unsafe { madvise(self.base.cast::<c_void>(), self.bytes, advice) };
     }
 
-    /// Its first byte.
+    /// The first byte of the region.
     pub fn base(&self) -> *mut u8 {
         self.base
     }
@@ -77,13 +78,13 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `map`; guards into it borrow the pool and are gone. After a failure, the address space
-        // stays reserved until the process ends.
+        // SAFETY: the mapping made in `map`; guards into it borrow the pool, so none exists any more. After a failure, the
+        // address space stays reserved until the process ends.
         let _ = unsafe { munmap(self.base.cast::<c_void>(), self.bytes) };
     }
 }
 
-/// Names the setting that keeps the kernel from reserving.
+/// Names the setting that prevents the reservation.
 fn explain(error: Errno) -> String {
     let instead = "or use the hashtable engine, which takes no more than its memory";
     if error == Errno::NOMEM || error == Errno::AGAIN {
@@ -111,7 +112,7 @@ mod tests {
             assert!(bytes < HUGE_PAGE || region.base().addr().is_multiple_of(HUGE_PAGE), "{bytes}");
             for at in [0, bytes / 2, bytes - 1] {
                 let byte = region.base().wrapping_add(at);
-                // SAFETY: in the region, which nobody else uses.
+                // SAFETY: in the region, which no other code uses.
                 unsafe {
                     assert_eq!(byte.read_volatile(), 0);
                     byte.write_volatile(1);

@@ -1,8 +1,9 @@
-//! What a pool has done.
+//! The counters of a pool.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts since the pool was opened. Accesses to pages in memory are not counted: they would cost more than they do.
+/// Counts since the pool was opened. Accesses to pages in memory are not counted, because the count would cost more than the
+/// access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
@@ -12,26 +13,26 @@ pub struct Statistics {
     pub read_failed: u64,
     /// Pages written to storage in their places.
     pub written: u64,
-    /// Pages whose writing failed; they stay in memory.
+    /// Pages whose writing failed. They stay in memory.
     pub write_failed: u64,
     /// Number of pages that the page provider wrote to their places in storage.
     pub provider_written: u64,
-    /// How often a thread of the page provider began to free frames, and until there were enough it did not sleep.
+    /// Number of times that a thread of the page provider woke. It then frees frames until enough are free.
     pub provider_wakeups: u64,
-    /// How often a thread waited for a frame, because no frame was free and no clean page could be evicted.
+    /// Number of times that a thread waited for a frame, because no frame was free and no clean page could be evicted.
     pub frame_waits: u64,
-    /// How often a thread waited for a page that another thread held or was reading in.
+    /// Number of times that a thread waited for a page that another thread held or was reading in.
     pub page_waits: u64,
-    /// How often a thread waited for the lock of the page allocator.
+    /// Number of times that a thread waited for the lock of the page allocator.
     pub allocator_waits: u64,
-    /// How often a thread waited for the lock of the list of free frames. The `ring0` engine has a list of its own, whose waits
-    /// are not counted.
+    /// Number of times that a thread waited for the lock of the list of free frames. The `ring0` engine has a list of its own,
+    /// whose waits are not counted.
     pub free_list_waits: u64,
     /// Pages that left memory.
     pub evicted: u64,
-    /// System calls that gave memory back to the kernel; each flushes TLBs.
+    /// System calls that released memory to the kernel. Each flushes TLBs.
     pub release_calls: u64,
-    /// How often the log had to be made durable before pages could be written.
+    /// Number of times that the log had to be made durable before pages could be written.
     pub log_forced: u64,
     /// Pages that a crash had torn, restored when the pool was opened.
     pub restored: u64,
@@ -39,7 +40,7 @@ pub struct Statistics {
     pub allocated: u64,
     /// Pages freed.
     pub freed: u64,
-    /// Number of accesses that an old translation of the processor led to another page, while the page was in memory. Only the
+    /// Number of accesses that a stale translation of the processor led to another page, while the page was in memory. Only the
     /// engine in ring 0 has such accesses.
     #[cfg(feature = "ring0")]
     pub stale: u64,
@@ -74,7 +75,7 @@ impl Counters {
         Self { restored, ..Self::default() }
     }
 
-    /// All of them. The pool adds those that are counted or kept elsewhere.
+    /// Reads all counters. The pool adds those that are counted elsewhere.
     pub fn read_all(&self) -> Statistics {
         Statistics {
             read: self.read.get(),
@@ -96,7 +97,7 @@ impl Counters {
     }
 }
 
-/// On a cache line of its own.
+/// A counter on a cache line of its own.
 #[derive(Default)]
 #[repr(align(64))]
 pub(crate) struct Counter(AtomicU64);
@@ -117,7 +118,7 @@ mod tests {
 
     use crate::Pool;
 
-    /// Runs `work` in a thread while the caller keeps it waiting. Returns when `is_counted` says that it waits and `release` has run.
+    /// Runs `work` in a thread, and keeps it waiting. Returns when `is_counted` says that it waits and `release` has run.
     fn counts_a_wait(
         pool: &Pool,
         work: impl FnOnce(&Pool) + Send,

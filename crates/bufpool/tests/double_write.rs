@@ -187,7 +187,7 @@ fn too_many_bad_sectors_are_an_error_until_some_are_good() {
     }
 }
 
-/// The disk forgets pages before the pool learns that the fsync failed. The pool has their copies all the time.
+/// The disk loses pages before the pool learns that the fsync failed. The pool has their copies all the time.
 #[test]
 fn a_page_comes_from_its_copy_before_the_failed_fsync_has_returned() {
     let disk = Disk::new(4);
@@ -256,7 +256,8 @@ fn fsyncs_of_three_batches() -> u64 {
     disk.fsyncs.load(Ordering::SeqCst) - fsyncs
 }
 
-/// On a busy machine a thread may come to its fsync only after the others have had theirs. Without sharing there are always three.
+/// On a busy machine, a thread may begin its fsync only after the others have ended theirs. Without sharing, there are always
+/// three.
 #[test]
 fn batches_of_several_threads_share_fsyncs() {
     assert!((0..10).any(|_| fsyncs_of_three_batches() <= 2), "each of three batches has its own fsync");
@@ -358,7 +359,7 @@ fn failed_fsyncs_of_several_batches_lose_no_page() {
             }
         });
         disk.disk.fail(0, 0, 0);
-        // An fsync of the page provider that has begun before may fail during the first one.
+        // An fsync of the page provider that began earlier may fail during the first one.
         assert!((0..10).any(|_| pool.sync().is_ok()), "seed {seed}: {:?}", pool.sync());
         drop(pool);
         disk.disk.crash();

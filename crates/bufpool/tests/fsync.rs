@@ -12,13 +12,13 @@ use faulty::Faulty;
 
 const FRAMES: usize = 64;
 
-/// Without a page provider, which evicts pages unasked: most tests know which pages are in memory.
+/// A builder without a page provider, because the provider evicts pages unasked, and most tests know which pages are in memory.
 fn builder(disk: &Faulty, kind: Kind, torn_pages: TornPages) -> Builder {
     let builder = Pool::builder("").storage(Box::new(disk.clone())).torn_pages(torn_pages);
     builder.memory(FRAMES * PAGE).engine(Choice::Only(kind)).provider_threads(0)
 }
 
-/// All engines, both protections against torn pages, and whether a failed fsync makes the disk forget at once.
+/// All engines, both protections against torn pages, and whether a failed fsync makes the disk drop its writes at once.
 fn all() -> impl Iterator<Item = (Kind, TornPages, bool)> {
     let ways = [TornPages::Detect, TornPages::DoubleWrite];
     kinds_of_here().flat_map(move |kind| {
@@ -91,7 +91,8 @@ fn the_next_sync_writes_again_what_a_failed_one_covered() {
     }
 }
 
-/// The page provider evicts and writes while fsyncs fail. The disk keeps the pages until the power fails, or the pool has copies.
+/// The page provider evicts and writes while fsyncs fail. Either the disk keeps the pages until the power fails, or the pool has
+/// copies.
 #[test]
 fn the_next_sync_writes_again_what_a_failed_one_covered_beside_the_provider() {
     for (kind, torn_pages, forgets) in all() {

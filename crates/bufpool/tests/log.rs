@@ -25,7 +25,7 @@ impl Log for Durable {
     }
 }
 
-/// A log that is durable up to a number, with which it was opened, and all that is asked for later.
+/// A log that is durable up to the number with which it was opened, and up to any number that is requested later.
 struct Until(AtomicU64);
 
 impl Log for Until {
@@ -94,7 +94,7 @@ fn a_page_that_is_ahead_of_the_log_is_not_read() {
     assert!(pool.pin_shared(new).is_err_and(is_ahead));
     assert!(pool.pin_for_redo(new).is_err_and(is_ahead));
     assert!(pool.optimistic(new).is_err_and(is_ahead));
-    // A page that has changed since then may have any number, also after it was evicted.
+    // A page that has changed since then may have any number, even after it was evicted.
     change(&pool, old, 3, 95);
     pool.flush().unwrap();
     for _ in 0..200 {
@@ -105,7 +105,7 @@ fn a_page_that_is_ahead_of_the_log_is_not_read() {
     assert_eq!(version(&with_log(&folder, 95).unwrap().pin_shared(new).unwrap(), new.0), 2);
 }
 
-/// As soon as the pool is open, commits may be in the log only.
+/// Once the pool is open, there may be commits that only the log has.
 #[test]
 fn a_pool_with_a_log_asks_for_it_unless_it_was_closed() {
     let folder = tempfile::tempdir().unwrap();

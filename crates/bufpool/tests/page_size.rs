@@ -34,10 +34,10 @@ fn every_engine_has_every_size_and_the_file_keeps_it() {
         pool.close().unwrap();
         drop(pool);
         for (version, kind) in (2..).zip(kinds().filter(|kind| has_size(*kind, size))) {
-            // No size is asked for.
+            // The builder does not set a size.
             let pool = builder_for(&folder, kind, 32, size).open().unwrap();
             assert_eq!((pool.page_size(), pool.statistics().frames), (size, 32));
-            // More pages than frames, so that they are evicted and read again.
+            // There are more pages than frames, so that they are evicted and read again.
             write(&pool, &pages, version);
             for page in &pages {
                 assert_eq!(stored_version(&pool, *page), version, "{kind}, {size}");
@@ -94,8 +94,8 @@ fn other_sizes_are_refused() {
     assert!(matches!(small.open().map(drop), Err(Error::Setting { what: "memory", .. })));
 }
 
-/// The size is where programs that know 4 KiB only wrote it and verify it. So they refuse other pools, and what they wrote is
-/// opened here.
+/// The superblock has the size at the position where programs that only know 4 KiB wrote and verify it. So they refuse other
+/// pools, and this version opens their pools.
 #[test]
 fn the_superblock_says_the_size_where_it_always_did() {
     for size in PageSize::ALL {
@@ -139,7 +139,7 @@ fn a_size_in_the_superblock_that_cannot_be_is_refused() {
     assert!(error.to_string().contains("5000 bytes"), "{error}");
 }
 
-/// A crash tears a page between any two of its sectors, and the double-write area has it.
+/// A crash tears a page between any two of its sectors, and the double-write area has a copy of it.
 #[test]
 fn a_large_page_that_is_torn_anywhere_is_restored() {
     let size = PageSize::new(32768).unwrap();
@@ -172,7 +172,7 @@ fn a_large_page_that_is_torn_anywhere_is_restored() {
     }
 }
 
-/// A page that is not in memory and is damaged anywhere is an error, not content.
+/// A page that is not in memory and is damaged anywhere causes an error.
 #[test]
 fn damage_in_any_block_of_a_page_shows() {
     let disk = Faulty::new(1);

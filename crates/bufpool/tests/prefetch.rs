@@ -23,7 +23,7 @@ const SHORT: Duration = Duration::from_millis(50);
 /// Time within which every expected event must happen.
 const ENOUGH: Duration = Duration::from_secs(60);
 
-/// Without a page provider, which frees frames unasked: these tests count them.
+/// Opens a pool without a page provider, because the provider frees frames unasked, and these tests count them.
 fn open(disk: &Slow, kind: Kind) -> Pool {
     let builder = Pool::builder("").storage(Box::new(disk.clone())).provider_threads(0);
     builder.memory(FRAMES * PAGE).engine(Choice::Only(kind)).open().unwrap()

@@ -26,22 +26,22 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 const FRAMES: usize = 64;
-/// How the provider's threads are called.
+/// The name of the provider's threads.
 const THREAD: &str = "bufpool-provide";
 
 fn builder(disk: impl Storage + 'static, kind: Kind) -> Builder {
     Pool::builder("").storage(Box::new(disk)).memory(FRAMES * PAGE).engine(Choice::Only(kind))
 }
 
-/// Makes all pages in memory dirty, while no write ends or all fail: brings pages in and changes them until no frame is free, and
-/// changes the others that are in memory. Returns the dirty pages, and one that is not in memory.
+/// Makes all pages in memory dirty, while no write ends or all fail. It reads pages in and changes them until no frame is free,
+/// and then changes the other pages in memory. Returns the dirty pages, and one that is not in memory.
 fn fill_with_dirty_pages(pool: &Pool, ids: &[PageId], version: u64) -> (Vec<PageId>, PageId) {
     let mut dirty = BTreeSet::new();
     let mut change = |page: PageId| {
         fill(&mut pool.pin_exclusive(page).unwrap(), page.0, version);
         dirty.insert(page);
     };
-    // The provider frees frames of clean pages meanwhile, so this is done until nothing is clean.
+    // The provider frees frames of clean pages meanwhile, so the loop runs until no page is clean.
     loop {
         ids.iter().filter(|page| pool.try_optimistic(**page).is_some()).for_each(|page| change(*page));
         let absent = ids.iter().find(|page| pool.try_optimistic(**page).is_none());
@@ -53,7 +53,7 @@ fn fill_with_dirty_pages(pool: &Pool, ids: &[PageId], version: u64) -> (Vec<Page
     }
 }
 
-/// Runs `f` in a thread. It must end within the limit; if it does not, `rescue` has to let it end.
+/// Runs `f` in a thread. It must end within the limit; if it does not, `rescue` lets it end.
 fn in_time<R: Send>(f: impl FnOnce() -> R + Send, rescue: impl FnOnce(), what: &str) -> R {
     thread::scope(|scope| {
         let (done, is_done) = mpsc::channel();
@@ -68,7 +68,7 @@ fn in_time<R: Send>(f: impl FnOnce() -> R + Send, rescue: impl FnOnce(), what: &
     })
 }
 
-/// Returns when it is so, which it must be within the limit.
+/// Returns when `is_so` is true, which must happen within the limit.
 fn until(is_so: impl Fn() -> bool, what: &str) {
     let begin = Instant::now();
     while !is_so() {
@@ -77,7 +77,7 @@ fn until(is_so: impl Fn() -> bool, what: &str) {
     }
 }
 
-/// Most of memory is dirty, and no write ends. There are clean pages, so readers have frames all the same.
+/// Most of memory is dirty, and no write ends. There are clean pages, so readers still get frames.
 #[test]
 fn a_reader_has_a_frame_while_all_writes_are_blocked() {
     for kind in kinds_of_here() {
@@ -86,7 +86,7 @@ fn a_reader_has_a_frame_while_all_writes_are_blocked() {
         let ids = allocate(&pool, 4 * FRAMES);
         let (dirty, clean) = ids.split_at(FRAMES * 3 / 4);
         disk.block_writes();
-        // The pages of these that are in memory become dirty. The rest of memory is clean.
+        // Those of these pages that are in memory become dirty. The rest of memory is clean.
         dirty.iter().for_each(|page| fill(&mut pool.pin_exclusive(*page).unwrap(), page.0, 2));
         let read = || {
             for page in clean {
@@ -101,7 +101,7 @@ fn a_reader_has_a_frame_while_all_writes_are_blocked() {
     }
 }
 
-/// No page is clean, and no write ends: a reader waits. It has a frame when the first write has ended.
+/// No page is clean, and no write ends: a reader waits. It gets a frame when the first write has ended.
 #[test]
 fn a_reader_waits_while_all_pages_are_dirty() {
     for kind in kinds_of_here() {
@@ -126,7 +126,7 @@ fn a_reader_waits_while_all_pages_are_dirty() {
     }
 }
 
-/// All pages in memory are dirty, again and again, and there are eight times as many as in memory.
+/// All pages in memory become dirty repeatedly, and there are eight times as many pages as frames.
 #[test]
 fn pools_full_of_dirty_pages_make_progress_and_only_the_provider_writes() {
     for kind in kinds_of_here() {
@@ -169,7 +169,8 @@ fn pools_full_of_dirty_pages_make_progress_and_only_the_provider_writes() {
     }
 }
 
-/// The error of a write reaches threads that need a frame, each time they ask. The provider goes on by itself when storage works.
+/// The error of a write reaches threads that need a frame, each time they ask. The provider continues by itself when storage
+/// works again.
 #[test]
 fn errors_of_writes_reach_threads_that_need_frames_and_end_with_their_cause() {
     for kind in kinds_of_here() {
@@ -188,7 +189,7 @@ fn errors_of_writes_reach_threads_that_need_frames_and_end_with_their_cause() {
             assert!(matches!(pool.allocate().map(drop), Err(Error::Write { .. })));
         }
         assert!(disk.failed() > failed && pool.statistics().write_failed > 0);
-        // Several threads at once receive it, too.
+        // Several threads that ask at once receive it too.
         thread::scope(|scope| {
             for _ in 0..3 {
                 scope
@@ -206,7 +207,7 @@ fn errors_of_writes_reach_threads_that_need_frames_and_end_with_their_cause() {
     }
 }
 
-/// Between rounds that fail and that no thread has requested, the provider waits longer and longer.
+/// Between failed rounds that no thread has requested, the provider waits longer and longer.
 #[test]
 fn a_provider_whose_writes_fail_does_not_spin() {
     let disk = Faulty::new(1);
@@ -216,7 +217,7 @@ fn a_provider_whose_writes_fail_does_not_spin() {
     let (_, absent) = fill_with_dirty_pages(&pool, &ids, 2);
     assert!(pool.pin_shared(absent).is_err());
     let (begin, before) = (Instant::now(), pool.statistics().provider_wakeups);
-    // Delays of 1, 2, 4, ... milliseconds: the rounds in a time are few. A busy machine has fewer.
+    // Delays of 1, 2, 4, ... milliseconds: so there are few rounds in a given time. A busy machine has even fewer.
     thread::sleep(Duration::from_millis(300));
     let rounds = pool.statistics().provider_wakeups - before;
     let most = u64::from(begin.elapsed().as_millis().ilog2()) + 2 + begin.elapsed().as_secs();
@@ -243,7 +244,7 @@ fn dirty_pages_ahead_of_the_hand_are_clean_when_it_comes() {
     }
 }
 
-/// All pages are pinned: the provider has nothing to evict, and does not keep the error back.
+/// All pages are pinned, so the provider cannot evict any page. It does not hold the error back.
 #[test]
 fn a_pool_of_pinned_pages_says_so() {
     for kind in kinds_of_here() {
@@ -263,7 +264,7 @@ fn threads_of_providers() -> usize {
     bedplate_threads::deliverable(0, |name| name == THREAD).unwrap().0
 }
 
-/// In a process of its own, because the tests count its threads.
+/// Runs the test in a process of its own, because it counts the threads of its process. Returns true in that process.
 fn alone(name: &str) -> bool {
     const CHILD: &str = "BEDPLATE_TEST_PROVIDER";
     if std::env::var_os(CHILD).is_some() {
@@ -293,10 +294,10 @@ fn threads_start_when_memory_is_full_and_end_with_the_pool() {
         let mut ids: Vec<PageId> = (0..FRAMES - 2).map(|_| pool.allocate().unwrap().page()).collect();
         assert_eq!(threads_of_providers(), 0, "{kind}: there are free frames");
         ids.extend((0..2).map(|_| pool.allocate().unwrap().page()));
-        // A host's signal handlers are for its own threads.
+        // The host's signal handlers must run on its own threads only.
         assert_eq!(bedplate_threads::deliverable(threads, |name| name == THREAD).unwrap(), (threads, 0));
         drop(pool);
-        // A thread that was joined is in the process's list for another moment.
+        // A thread that was joined stays in the process's list for a moment.
         until(|| threads_of_providers() == 0, "the end of the threads");
     }
     let pool = builder(Faulty::new(1), Kind::Array).provider_threads(0).open().unwrap();
@@ -306,7 +307,7 @@ fn threads_start_when_memory_is_full_and_end_with_the_pool() {
     assert!(matches!(error, Error::Setting { value: 9, .. }), "{error}");
 }
 
-/// A write does not end. Dropping and closing the pool wait for it, and no longer.
+/// A write does not end. Dropping and closing the pool wait for that write, and for nothing else.
 #[test]
 fn closing_and_dropping_wait_for_a_write_and_end_the_threads() {
     for (kind, close) in kinds_of_here().flat_map(|kind| [(kind, false), (kind, true)]) {
@@ -335,7 +336,7 @@ fn closing_and_dropping_wait_for_a_write_and_end_the_threads() {
     }
 }
 
-/// The provider waits for its next attempt.
+/// The provider is waiting for its next attempt.
 #[test]
 fn a_pool_whose_writes_fail_can_be_dropped() {
     for kind in kinds_of_here() {
@@ -350,7 +351,7 @@ fn a_pool_whose_writes_fail_can_be_dropped() {
     }
 }
 
-/// Threads use the pool until it is closed, and again afterwards: the provider is at work in between.
+/// Threads use the pool until it is closed, and use it again afterwards. The provider works in between.
 #[test]
 fn a_pool_can_be_closed_and_used_again_while_its_provider_works() {
     for kind in kinds_of_here() {
@@ -391,13 +392,13 @@ fn providers_sleep() -> bool {
     theirs.all(|text| text.contains("\nState:\tS"))
 }
 
-/// The exit status with which a child reports the result of a check.
+/// Runs a check in a forked child, which reports the result by its exit status.
 fn in_forked_child(check: impl FnOnce() -> bool) -> bool {
     // SAFETY: the child runs the check and exits. The provider is idle, so no thread holds a lock of the pool.
     match unsafe { libc::fork() } {
         0 => {
             let is_right = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check)).unwrap_or(false);
-            // SAFETY: it ends the child without running what is the parent's.
+            // SAFETY: it ends the child without running the parent's exit handlers.
             unsafe { libc::_exit(i32::from(!is_right)) }
         }
         child => {
@@ -409,23 +410,23 @@ fn in_forked_child(check: impl FnOnce() -> bool) -> bool {
     }
 }
 
-/// A forked child has no provider: its threads write and evict by themselves, and dropping the pool waits for no thread.
+/// A forked child has no provider: its threads write and evict by themselves, and a drop of the pool waits for no thread.
 #[test]
 fn a_forked_child_evicts_without_the_provider() {
     if !alone("a_forked_child_evicts_without_the_provider") {
         return;
     }
-    // The engine `stock` evicts by a descriptor of its process, so a child cannot.
+    // The engine `stock` evicts with a descriptor that refers to its process, so a child cannot.
     for kind in kinds_of_here().filter(|kind| *kind != Kind::Stock) {
         let pool = builder(Faulty::new(1), kind).open().unwrap();
         let ids = allocate(&pool, 4 * FRAMES);
         write(&pool, &ids, 2);
-        // All pages are clean then, so a thread of the provider that sleeps has ended its round, and holds no lock.
+        // Then all pages are clean. So a thread of the provider that sleeps has ended its round, and holds no lock.
         pool.close().unwrap();
         until(|| pool.statistics().free > 0 && providers_sleep(), "free frames");
         let before = pool.statistics();
         assert!(before.provider_written > 0, "{kind}");
-        // The child has the only copy of this variable that it changes.
+        // Only the child's copy of this variable is dropped.
         let pool = std::mem::ManuallyDrop::new(pool);
         let child = || {
             write(&pool, &ids, 3);
@@ -434,20 +435,20 @@ fn a_forked_child_evicts_without_the_provider() {
             let by_itself =
                 after.written > before.written && after.provider_written == before.provider_written;
             let closed = pool.close().is_ok();
-            // SAFETY: the child uses the pool no more, and the parent has its own copy.
+            // SAFETY: the child no longer uses the pool, and the parent has its own copy.
             drop(unsafe { std::ptr::read(&*pool) });
             is_written && by_itself && closed
         };
         assert!(in_forked_child(child), "{kind}");
         let pool = std::mem::ManuallyDrop::into_inner(pool);
-        // The parent's provider works on.
+        // The parent's provider still works.
         write(&pool, &ids, 4);
         assert!(pool.statistics().provider_written > before.provider_written);
         assert!(ids.iter().all(|page| stored_version(&pool, *page) == 4));
     }
 }
 
-/// A disk that a test looks at before each write.
+/// A disk that calls a test's function before each write.
 struct Watched<F>(Faulty, F);
 
 impl<F: Fn(&[Write<'_>]) + Send + Sync> Storage for Watched<F> {
@@ -495,7 +496,7 @@ fn without_a_thread_of_the_provider_others_write() {
     }
 }
 
-/// A log that counts who makes it durable.
+/// A log that counts the threads that make it durable.
 #[derive(Default)]
 struct CountingLog {
     durable: AtomicU64,
@@ -556,7 +557,7 @@ fn the_provider_makes_the_log_durable_before_it_writes_and_nobody_else_does() {
 /// Batches are in flight together, and end in any order. Some of their writes fail.
 #[test]
 fn several_batches_are_in_flight_and_end_in_any_order() {
-    /// As many as need several batches: a batch has 64 pages, and a 32nd of the frames is free.
+    /// Number of pages that needs several batches: a batch has 64 pages, and a 32nd of the frames is free.
     const MANY: usize = 80 * FRAMES;
     for (torn_pages, most) in [(TornPages::Detect, 4), (TornPages::DoubleWrite, 3)] {
         let disk = Queueing::new(Faulty::new(1));

@@ -1,4 +1,4 @@
-//! Page replacement: which pages stay in memory.
+//! Page replacement: the choice of the pages that stay in memory.
 
 mod common;
 
@@ -84,7 +84,7 @@ fn there_is_room_for_what_is_fetched() {
         let (used, others) = ids.split_at(FRAMES);
         for _ in 0..5 {
             misses(&pool, used);
-            // The hand passes.
+            // The clock's hand passes.
             misses(&pool, &others[..2]);
         }
         pool.fetch(&others[8..16]);

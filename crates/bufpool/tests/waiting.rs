@@ -19,7 +19,7 @@ fn long() -> Duration {
     Duration::from_secs(if in_guest() { 3 } else { 1 })
 }
 
-/// Without a page provider, which frees frames unasked: these tests count them.
+/// Opens a pool without a page provider, because the provider frees frames unasked, and these tests count them.
 fn open(disk: &Slow, kind: Kind) -> Pool {
     let builder = Pool::builder("").storage(Box::new(disk.clone())).provider_threads(0);
     builder.memory(FRAMES * PAGE).engine(Choice::Only(kind)).open().unwrap()

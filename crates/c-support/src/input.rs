@@ -1,4 +1,4 @@
-//! Arguments of C programs: they are copied, never borrowed, and checked before they are used.
+//! Arguments of C programs. They are copied, never borrowed, and checked before they are used.
 
 use std::mem::MaybeUninit;
 
@@ -8,33 +8,35 @@ const LARGEST: usize = 4096;
 /// The error of an argument.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Wrong {
-    /// A pointer is NULL that must not be.
+    /// A pointer that must not be NULL is NULL.
     Null(&'static str),
-    /// The value is not possible.
+    /// A value is not allowed.
     Invalid(String),
 }
 
-/// A structure that begins with its size and may grow.
+/// A structure that begins with its size, and to which later versions may add fields.
 ///
 /// # Safety
-/// Any bytes are one, it begins with a `usize` that is its size, and has no bytes between its fields or after them.
+/// Every pattern of bytes must be a valid value of the structure. The structure must begin with a `usize`, its size, and must not
+/// have padding between its fields or after them.
 pub unsafe trait Sized: Copy {
     /// The size in the first version.
     const FIRST: usize;
 }
 
-/// Reads a structure; what it does not have is 0, and what this version does not know must be.
+/// Reads a structure. Fields of this version that the program's structure does not have are 0. The bytes of the program's
+/// structure that this version does not know must be 0.
 ///
 /// # Errors
 /// [`Wrong`], with `what` as the name of the structure.
 ///
 /// # Safety
-/// `pointer` is NULL or points to as many bytes as the first of its fields says.
+/// `pointer` must be NULL or point to as many bytes as the first field says.
 pub unsafe fn sized<T: Sized>(pointer: *const T, what: &'static str) -> Result<T, Wrong> {
     if pointer.is_null() {
         return Err(Wrong::Null(what));
     }
-    // SAFETY: as the caller promised.
+    // SAFETY: guaranteed by the caller.
     let size = unsafe { pointer.cast::<usize>().read_unaligned() };
     if size < T::FIRST || size > LARGEST {
         let text = format!("{what}: its size is {size}, and should be sizeof the structure");
@@ -42,16 +44,16 @@ pub unsafe fn sized<T: Sized>(pointer: *const T, what: &'static str) -> Result<T
     }
     let known = size_of::<T>().min(size);
     let mut value = MaybeUninit::<T>::zeroed();
-    // SAFETY: as the caller promised, and no more than there is room for.
+    // SAFETY: guaranteed by the caller, and not more bytes than `value` has.
     unsafe { value.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(pointer.cast(), known) };
     for at in known..size {
-        // SAFETY: as the caller promised.
+        // SAFETY: guaranteed by the caller.
         if unsafe { pointer.cast::<u8>().add(at).read() } != 0 {
             let text = format!("{what}: byte {at} is set, of which this version does not know what it means");
             return Err(Wrong::Invalid(text));
         }
     }
-    // SAFETY: any bytes are one.
+    // SAFETY: every pattern of bytes is a valid value.
     Ok(unsafe { value.assume_init() })
 }
 
@@ -61,7 +63,7 @@ pub unsafe fn sized<T: Sized>(pointer: *const T, what: &'static str) -> Result<T
 /// [`Wrong`], with `what` as the name of the array.
 ///
 /// # Safety
-/// `pointer` is NULL or points to so many.
+/// `pointer` must be NULL or point to `count` values.
 pub unsafe fn array<T: Copy>(pointer: *const T, count: usize, what: &'static str) -> Result<Vec<T>, Wrong> {
     if count == 0 {
         return Ok(Vec::new());
@@ -72,7 +74,7 @@ pub unsafe fn array<T: Copy>(pointer: *const T, count: usize, what: &'static str
     if count > isize::MAX as usize / size_of::<T>() {
         return Err(Wrong::Invalid(format!("{what}: there cannot be {count}")));
     }
-    // SAFETY: as the caller promised; unaligned, because C programs cast.
+    // SAFETY: guaranteed by the caller. The reads are unaligned, because C programs cast pointers.
     Ok((0..count).map(|at| unsafe { pointer.add(at).read_unaligned() }).collect())
 }
 
@@ -88,16 +90,16 @@ mod tests {
         new: u64,
     }
 
-    // SAFETY: integers, without gaps.
+    // SAFETY: the fields are integers, without padding.
     unsafe impl Sized for Grown {
         const FIRST: usize = 16;
     }
 
-    /// Programs that were compiled for earlier and later versions.
+    /// The sizes of structures in programs that were compiled for earlier and for later versions.
     #[test]
     fn structures_grow() {
         let read = |words: &[usize]| -> Result<Grown, Wrong> {
-            // SAFETY: no size below is more than there is, or it is refused.
+            // SAFETY: a size below is at most that of `words`, or it is refused.
             unsafe { sized(words.as_ptr().cast(), "x") }
         };
         assert_eq!(read(&[16, 5, 99]), Ok(Grown { size: 16, old: 5, new: 0 }));
@@ -112,7 +114,7 @@ mod tests {
 
     #[test]
     fn arrays_are_copied_and_cannot_be_larger_than_memory() {
-        // SAFETY: they are as long as told, or refused.
+        // SAFETY: the arrays have the lengths given, or are refused.
         unsafe {
             assert_eq!(array([1u64, 2].as_ptr(), 2, "x"), Ok(vec![1, 2]));
             assert_eq!(array::<u64>(std::ptr::null(), 0, "x"), Ok(vec![]));

@@ -1,4 +1,4 @@
-//! A thread's last error, and the frame around every function: no panic leaves it.
+//! The last error of a thread, and the frame around every function, which no panic leaves.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -10,9 +10,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub struct Failure {
     /// The code that the function returns.
     pub code: c_int,
-    /// The error number (errno); 0 if the kernel had no part in it.
+    /// The error number (errno). It is 0 if the error is not the kernel's.
     pub number: c_int,
-    /// The error in words.
+    /// The text of the error.
     pub text: Cow<'static, str>,
 }
 
@@ -26,9 +26,9 @@ thread_local! {
     static LAST: RefCell<Last> = RefCell::default();
 }
 
-/// The error of this thread's last call that failed, in words; "" if no call failed. The text is valid until the next failure.
+/// The text of the error of this thread's last call that failed. It is "" if no call failed. It is valid until the next failure.
 pub fn text() -> *const c_char {
-    // A thread that ends has none any more.
+    // A thread that is ending no longer has a text.
     LAST.try_with(|last| last.borrow().text.as_ptr()).unwrap_or(c"".as_ptr())
 }
 
@@ -37,15 +37,15 @@ pub fn number() -> c_int {
     LAST.try_with(|last| last.borrow().number).unwrap_or(0)
 }
 
-/// Does what a function does, and gives the code that it returns. A panic becomes the code `internal`: it would end the
-/// process, or worse, unwind through C.
+/// Runs the work of a function, and returns the code for the function to return. A panic becomes the code `internal`. It would
+/// otherwise end the process, or worse, unwind through C code.
 pub fn answer(internal: c_int, work: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
-    // The table marks an object as broken in which a panic happened, and nobody uses it again.
+    // The table marks the object in which a panic happened as broken, and it is not used again.
     let failure = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(code)) => return code,
         Ok(Err(failure)) => failure,
         Err(panic) => {
-            // Its own end may panic once more.
+            // The destructor of the panic's value may panic again.
             std::mem::forget(panic);
             Failure { code: internal, number: 0, text: "something went wrong within the library".into() }
         }

@@ -1,32 +1,32 @@
-//! What C programs are given, in as much room as they have.
+//! Results for C programs, of the size for which they have space.
 
 use std::ffi::c_char;
 
-/// Writes as much of a structure as there is room for, and zeroes into what it does not have.
+/// Writes the part of a structure for which there is space. Bytes of `place` beyond this version's structure become 0.
 ///
 /// # Safety
-/// `place` is writable, as many bytes as `size` says, and the structure has no bytes between its fields.
+/// `place` must be writable for `size` bytes, and the structure must not have padding between its fields.
 pub unsafe fn sized<T: Copy>(value: &T, place: *mut T, size: usize) {
     let known = size_of::<T>().min(size);
     let place = place.cast::<u8>();
-    // SAFETY: as the caller promised.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         place.copy_from_nonoverlapping(std::ptr::from_ref(value).cast(), known);
         place.add(known).write_bytes(0, size - known);
     }
 }
 
-/// Writes as much of a text as there is room for, with a zero at the end.
+/// Writes the part of a text for which there is space, with a zero at the end.
 ///
 /// # Safety
-/// `place` is writable, as many bytes as `bytes` says.
+/// `place` must be writable for `bytes` bytes.
 pub unsafe fn text(text: &str, place: *mut c_char, bytes: usize) {
     let Some(room) = bytes.checked_sub(1) else { return };
     let mut end = room.min(text.len());
     while !text.is_char_boundary(end) {
         end -= 1;
     }
-    // SAFETY: as the caller promised.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         place.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), end);
         place.add(end).write(0);

@@ -1,18 +1,19 @@
-//! Handles: numbers in the place of pointers, so that whatever a program passes is found out before memory is touched.
+//! Handles are numbers that replace pointers, so that a wrong one is found before memory is touched.
 //!
-//! A handle is a kind (8 bits), a slot (24) and how often the slot was used before (32). A slot whose number of uses is
-//! spent is not used again. There are no locks, because a lock that another thread holds during a `fork` stays locked in the child:
-//! a slot's word says who may touch its object, and changes by compare-and-swap only.
+//! A handle has a kind (8 bits), a slot (24 bits) and the number of the slot's use (32 bits, from 1). A slot whose numbers are
+//! used up is not used again. There are no locks, because a lock that another thread holds during a `fork` stays locked in the
+//! child. The word of a slot says which thread may access its object, and changes only by compare-and-swap or by the thread that
+//! made the slot busy.
 //!
 //! | step | |
 //! |---|---|
 //! | free → busy → idle | `insert` |
 //! | idle → busy → idle | `enter`: one thread at a time |
-//! | busy → broken | a panic inside: the object is not used any more, only closed |
-//! | idle or broken → busy → free | `remove`; the handle is of the past from then on |
+//! | busy → broken | a panic while the object was in use: it is not used again, only closed |
+//! | idle or broken → busy → free | `remove`; the handle is closed from then on |
 //!
-//! A forked child cannot use the objects that it inherits, because the library's threads are not there. A slot has the process
-//! in which it was filled. In another process every use of it is an error that says so.
+//! A forked child cannot use the objects that it inherits, because the library's threads do not exist in it. A slot records the
+//! process in which it was filled. In other processes, every use of it is an error that says so.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -32,42 +33,42 @@ const BROKEN: u64 = 3;
 const CHUNKS: usize = 64;
 const SLOTS: usize = 1024;
 
-/// Why a handle cannot be used.
+/// The reason why a handle cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bad {
-    /// It was never given out, or is of another kind.
+    /// The handle was never given out, or is of another kind.
     Unknown,
-    /// It was closed.
+    /// The handle was closed.
     Closed,
-    /// Another thread is using it.
+    /// Another thread is using the object.
     Busy,
-    /// It is the parent process's.
+    /// The handle belongs to the parent process.
     Forked,
-    /// Something went wrong in it before.
+    /// A panic happened in the object before.
     Broken,
 }
 
 struct Slot<T> {
-    /// How often it was used, and its state.
+    /// The number of the use, and the state.
     word: AtomicU64,
     forks: AtomicU32,
     object: UnsafeCell<Option<T>>,
 }
 
-/// The objects of a kind.
+/// All objects of a kind.
 pub struct Table<T: 'static> {
     kind: u8,
-    /// Where the search for a free slot begins: at the lowest one that may be free, as far as is known. The search goes on from
-    /// the first slot, so that none is missed.
+    /// The slot at which the search for a free slot begins: the lowest one that may be free, as far as is known. The search
+    /// continues from the first slot, so that no slot is missed.
     search_from: AtomicUsize,
     chunks: [AtomicPtr<[Slot<T>; SLOTS]>; CHUNKS],
 }
 
-// SAFETY: an object is accessed by who made its slot busy, one thread at a time.
+// SAFETY: an object is accessed only by the thread that made its slot busy, so by one thread at a time.
 unsafe impl<T: Send> Sync for Table<T> {}
 
 impl<T> Table<T> {
-    /// An empty table; the kind is not 0 and no other table's.
+    /// Creates an empty table. The kind must not be 0, and must not be that of another table.
     pub const fn new(kind: u8) -> Self {
         Self {
             kind,
@@ -92,10 +93,10 @@ impl<T> Table<T> {
         };
         let new = Box::into_raw(Box::new(std::array::from_fn(slot)));
         match self.chunks[number].compare_exchange(ptr::null_mut(), new, AcqRel, Acquire) {
-            // SAFETY: it is leaked from here on.
+            // SAFETY: the chunk is leaked from here on.
             Ok(_) => unsafe { &*new },
             Err(theirs) => {
-                // SAFETY: nobody else has seen it.
+                // SAFETY: no other code has seen the chunk.
                 drop(unsafe { Box::from_raw(new) });
                 // SAFETY: chunks are leaked.
                 unsafe { &*theirs }
@@ -103,7 +104,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Takes an object; its handle. `Err`: there are too many, or there is no memory; here it is again.
+    /// Adds an object, and returns its handle. The error contains the object: there are too many objects, or there is no memory.
     pub fn insert(&self, object: T) -> Result<u64, T> {
         if !forks::watch() {
             return Err(object);
@@ -118,7 +119,7 @@ impl<T> Table<T> {
                 continue;
             }
             self.search_from.store(at + 1, Relaxed);
-            // SAFETY: the slot is busy, and by this thread.
+            // SAFETY: this thread made the slot busy.
             unsafe { *slot.object.get() = Some(object) };
             slot.forks.store(forks::count(), Relaxed);
             slot.word.store(word & !STATES | IDLE, Release);
@@ -144,7 +145,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Uses an object, if nobody else does.
+    /// Uses an object, if no other thread is using it.
     pub fn enter(&self, handle: u64) -> Result<Entered<T>, Bad> {
         let (slot, word) = self.find(handle)?;
         match word & STATES {
@@ -152,14 +153,14 @@ impl<T> Table<T> {
             BROKEN => return Err(Bad::Broken),
             _ => {}
         }
-        // It fails only because another thread has entered or closed it since.
+        // The exchange fails only if another thread has used or closed the object since.
         match slot.word.compare_exchange(word, word & !STATES | BUSY, Acquire, Relaxed) {
             Ok(_) => Ok(Entered { slot, idle: word }),
             Err(_) => Err(Bad::Busy),
         }
     }
 
-    /// Uses an object that others may use, too, for a moment each.
+    /// Uses an object that other threads may use, too. Waits while another thread is using it, which must not take long.
     pub fn enter_in_turn(&self, handle: u64) -> Result<Entered<T>, Bad> {
         let mut turns = 0;
         loop {
@@ -170,7 +171,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Takes an object out that passes a check: `check` may refuse.
+    /// Removes an object, and returns it, if it passes `check` or is broken.
     pub fn remove<E: From<Bad>>(&self, handle: u64, check: impl FnOnce(&T) -> Result<(), E>) -> Result<T, E> {
         let (slot, word) = self.find(handle)?;
         if word & STATES == BUSY
@@ -182,7 +183,7 @@ impl<T> Table<T> {
         if word & STATES == IDLE {
             check(&entered)?;
         }
-        // SAFETY: the slot is busy, and by this thread.
+        // SAFETY: this thread made the slot busy.
         let object = unsafe { (*slot.object.get()).take() };
         entered.idle = (word >> 2).wrapping_add(1) << 2 | FREE;
         drop(entered);
@@ -190,13 +191,13 @@ impl<T> Table<T> {
         Ok(object.expect("slots that are not free have objects"))
     }
 
-    /// Takes an object out, after the thread that uses it for a moment.
+    /// Removes an object, and returns it. Waits while another thread is using it, which must not take long.
     pub fn remove_in_turn(&self, handle: u64) -> Result<T, Bad> {
         self.remove_in_turn_if(handle, |_| Ok(()))
     }
 
-    /// Takes an object out that passes a check, after the thread that uses it for a moment. `check` may refuse; it may run several
-    /// times.
+    /// Removes an object, and returns it, if it passes `check` or is broken. Waits while another thread is using it, which must
+    /// not take long. `check` is called at most once.
     pub fn remove_in_turn_if<E: From<Bad>>(
         &self,
         handle: u64,
@@ -220,7 +221,8 @@ impl<T> Table<T> {
     }
 }
 
-/// Lets other threads run. A thread with real-time priority that only yielded would keep an ordinary one from going on.
+/// Lets other threads run. A thread with real-time priority must sleep for this, because if it only yielded, an ordinary thread
+/// would not run.
 fn wait_a_moment(turns: &mut u32) {
     const YIELDS: u32 = 50;
     *turns += 1;
@@ -231,7 +233,7 @@ fn wait_a_moment(turns: &mut u32) {
     }
 }
 
-/// An object in use; dropping this lets others use it.
+/// An object in use. Dropping it lets other threads use the object.
 pub struct Entered<T: 'static> {
     slot: &'static Slot<T>,
     idle: u64,
@@ -241,7 +243,7 @@ impl<T> Deref for Entered<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: the slot is busy, and by this thread.
+        // SAFETY: this thread made the slot busy.
         unsafe { (*self.slot.object.get()).as_ref() }.expect("slots that are not free have objects")
     }
 }
@@ -290,7 +292,7 @@ mod tests {
         assert_eq!(*TABLE.enter(second).unwrap(), "second");
     }
 
-    /// All slots are used before there are too many, and the lowest one that was freed is used next.
+    /// Tests that all slots are used before there are too many objects, and that the lowest slot that was freed is used next.
     #[test]
     fn all_slots_are_used_and_freed_ones_are_found() {
         static TABLE: Table<usize> = Table::new(9);
@@ -298,7 +300,7 @@ mod tests {
         assert_eq!(TABLE.insert(7), Err(7));
         for freed in [5, 60_000, 5, 0, CHUNKS * SLOTS - 1, 3000] {
             let handle = handles[freed];
-            // It may have been used again since.
+            // The slot may have been used again since.
             let now = (1..9).map(|uses| handle & !0xffff_ffff | uses).find(|now| TABLE.enter(*now).is_ok());
             TABLE.remove_in_turn(now.unwrap()).unwrap();
             assert_eq!(TABLE.insert(freed).unwrap() >> 32, handle >> 32);
@@ -330,7 +332,7 @@ mod tests {
             TABLE.remove_in_turn_if(handle, |object| Err(Why::Refused(*object))),
             Err(Why::Refused(7))
         );
-        // A thread that uses it for a moment is waited for.
+        // The call waits for a thread that is using the object.
         let inside = TABLE.enter(handle).unwrap();
         let thread = std::thread::spawn(move || TABLE.remove_in_turn_if(handle, |_| Ok::<_, Why>(())));
         drop(inside);
@@ -338,7 +340,7 @@ mod tests {
         assert_eq!(TABLE.remove_in_turn_if(handle, |_| Ok(())), Err(Why::Bad(Bad::Closed)));
     }
 
-    /// Threads enter, close and open the same handles; each object is closed once, and used by one thread at a time.
+    /// Threads use, close and open the same handles. Each object must be closed once, and used by one thread at a time.
     #[test]
     fn threads_meet_in_handles() {
         static TABLE: Table<usize> = Table::new(8);

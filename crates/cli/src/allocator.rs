@@ -5,10 +5,10 @@ use std::ffi::c_int;
 /// Blocks from this size on are mappings of their own.
 const MAPPED_BYTES: c_int = 128 << 10;
 
-/// From here on, the allocator unmaps a large block when it is freed.
+/// Makes the allocator unmap a large block when it is freed.
 ///
 /// By default the allocator raises its threshold when it frees a mapped block, and then takes large blocks from its heaps.
-/// A heap shrinks only at its end. So after a peak, for example of the log while the disk stands still, one small block
+/// A heap shrinks only at its end. So after a peak, for example of the log while the disk stalls, one small block
 /// would keep all free memory before it in the process.
 pub fn give_large_blocks_back() {
     // SAFETY: sets a number in the allocator.

@@ -15,7 +15,7 @@ use crate::interrupts::{INTERRUPTED, Interrupts};
 /// Arguments of `bedplate bench`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The benchmark; without a name they are listed.
+    /// The benchmark; without a name, all benchmarks are listed.
     name: Option<String>,
     /// A subset of the cells, within two minutes on two cores (the default).
     #[arg(long, conflicts_with = "full")]
@@ -29,13 +29,13 @@ pub struct Args {
     /// The Redis server to compare with.
     #[arg(long, value_name = "FILE", default_value = "redis-server")]
     redis: PathBuf,
-    /// Where benchmarks that write create their files, to be removed afterwards: put it on a disk.
+    /// The directory for the files that benchmarks write, and remove afterwards: put it on a disk.
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
     /// The Valkey server whose I/O threads snapshot-redis measures.
     #[arg(long, value_name = "FILE", default_value = "valkey-server")]
     valkey: PathBuf,
-    /// How many threads write in htap and snapshot-fault, instead of their own numbers of threads: 1 to 64.
+    /// The number of threads that write in htap and snapshot-fault, instead of their own numbers: 1 to 64.
     #[arg(long, value_name = "THREADS")]
     writers: Option<usize>,
     /// The scale factor of TPC-H in scan-postgres and scan-tpch, 0.01 to 100, instead of their own.
@@ -47,8 +47,8 @@ pub struct Args {
     /// The program that scan-tpch runs for datafusion, if it is not where `make datafusion-build` puts it.
     #[arg(long, value_name = "FILE")]
     datafusion: Option<PathBuf>,
-    /// Have the kernel read ahead so far on the device of the files of scan-tpch and scan-programs (root only), instead of its setting, which is 128 on most
-    /// machines.
+    /// The kernel's read-ahead on the device of the files of scan-tpch and scan-programs (root only), instead of its setting,
+    /// which is 128 on most machines.
     #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u64).range(0..=1 << 20))]
     read_ahead: Option<u64>,
     /// Be the `floor` of kv-net on a port of the loopback address.
@@ -112,7 +112,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The terminal's width; `None` where the output goes elsewhere, and then tables are as wide as they are.
+/// The terminal's width; `None` if the output goes elsewhere, where the width of tables is not limited.
 fn width() -> Option<u16> {
     let out = io::stdout();
     if !io::IsTerminal::is_terminal(&out) {

@@ -1,10 +1,10 @@
-//! How a command fails: one line that says what is wrong, one that says what to do, and a non-zero exit.
+//! The failure of a command: one line about the error, one with advice, and a non-zero exit code.
 
 use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
-/// An error of the command itself, with what the user can do about it.
+/// An error of the command itself, with advice to the user.
 #[derive(Debug)]
 pub struct Hinted {
     message: String,
@@ -24,7 +24,7 @@ pub fn hinted(message: impl Into<String>, hint: impl Into<String>) -> anyhow::Er
     Hinted { message: message.into(), hint: hint.into() }.into()
 }
 
-/// What the user can do about an error, if any of its causes knows.
+/// The advice about an error, if any of its causes has one.
 fn hint(error: &anyhow::Error) -> Option<String> {
     error.chain().find_map(|cause| {
         if let Some(hinted) = cause.downcast_ref::<Hinted>() {
@@ -57,7 +57,7 @@ pub fn report_as(error: &anyhow::Error, status: u8) -> ExitCode {
     ExitCode::from(status)
 }
 
-/// The error and its causes. Those that an error's own text has are not said again.
+/// The error and its causes. A cause that is part of an error's own text is not repeated.
 fn text(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
@@ -68,7 +68,7 @@ fn text(error: &anyhow::Error) -> String {
     text
 }
 
-/// Errors of the kernel's verifier have many lines; scripts and people want one.
+/// The text in one line. Errors of the kernel's verifier have many lines; scripts and people want one.
 fn one_line(text: &str) -> String {
     text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
 }

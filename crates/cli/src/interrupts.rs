@@ -1,6 +1,6 @@
-//! How a benchmark is interrupted: the first SIGINT or SIGTERM ends it after its current step, a second one at once.
+//! Interrupts a benchmark: the first SIGINT or SIGTERM ends it after its current step, a second one at once.
 //!
-//! A step ends by unwinding, so that files, processes and settings of the machine are removed or restored by their owners.
+//! A step ends by unwinding, so that the owners of files, processes and settings of the machine remove or restore them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use anyhow::Context;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-/// The exit code of a command that a signal has ended, as shells have it for SIGINT.
+/// The exit code of a command that a signal has ended: the one that shells use for SIGINT.
 pub const INTERRUPTED: u8 = 130;
 
 /// Whether a signal has arrived.
@@ -20,11 +20,11 @@ pub struct Interrupts(Arc<AtomicBool>);
 struct Unwinding;
 
 impl Interrupts {
-    /// From here on, the first signal is only remembered.
+    /// Makes the first signal only set a flag.
     pub fn catch() -> anyhow::Result<Self> {
         let arrived = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM] {
-            // In this order, because the first signal must find that none has arrived.
+            // This order is needed because the first signal must find that none has arrived.
             flag::register_conditional_shutdown(signal, INTERRUPTED.into(), arrived.clone())
                 .context("handling signals")?;
             flag::register(signal, arrived.clone()).context("handling signals")?;
@@ -39,7 +39,7 @@ impl Interrupts {
         }
     }
 
-    /// Does work that calls [`Self::check`]. `None`: a signal has ended it, or has ended a process that it needed.
+    /// Does work that calls [`Self::check`]. Returns `None` if a signal has ended it, or has ended a process that it needed.
     pub fn run<T, E>(&self, work: impl FnOnce() -> Result<T, E>) -> Option<Result<T, E>> {
         match catch_unwind(AssertUnwindSafe(work)) {
             Ok(Err(_)) if self.0.load(Ordering::Relaxed) => None,

@@ -1,11 +1,11 @@
-//! Logging: to the standard error, chosen by `BEDPLATE_LOG` in the syntax of tracing's filters.
+//! Logging to the standard error. `BEDPLATE_LOG` selects the messages, in the syntax of tracing's filters.
 
 use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-/// Starts logging; `info` and above unless told otherwise.
+/// Starts logging; `info` and above by default.
 pub fn init() {
     let filter = EnvFilter::builder()
         .with_default_directive(LevelFilter::INFO.into())

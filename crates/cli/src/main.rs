@@ -1,8 +1,8 @@
 //! The `bedplate` command.
 //!
-//! One file per command. This is the only place that prints, parses arguments and exits; errors end as one
-//! line on the standard error with a hint where there is one. Logs go to the standard error too and are
-//! chosen with `BEDPLATE_LOG` (for example `debug`).
+//! There is one file per command. Only this crate prints, parses arguments and exits. Errors end as one
+//! line on the standard error, with a hint if there is one. Logs go to the standard error too;
+//! `BEDPLATE_LOG` selects them (for example `debug`).
 
 mod allocator;
 mod bench;
@@ -34,7 +34,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Say what this kernel, these privileges and this hardware allow, and what to do about each no.
+    /// Report what this kernel, these privileges and this hardware allow, with advice about each no.
     Doctor(doctor::Args),
     /// The key-value database: run its server, look at it, save and restore it.
     #[command(subcommand)]

@@ -1,6 +1,6 @@
-//! How servers are stopped: the first signal ends them in order, a later one at once.
+//! Stops servers on signals: the first signal ends them in order, a later one at once.
 //!
-//! A server that is still starting has promised nothing yet. So a signal ends its process at once, as `kill -9` would.
+//! A server that is still starting has acknowledged nothing yet. So a signal ends its process at once, like `kill -9`.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -22,7 +22,7 @@ pub struct Stops {
 }
 
 impl Stops {
-    /// From here on a signal ends this process with exit code 0, until [`Stops::started`].
+    /// Makes a signal end this process with exit code 0, until [`Stops::started`].
     pub fn catch() -> anyhow::Result<Self> {
         let mut signals = Signals::new([SIGINT, SIGTERM]).context("handling signals")?;
         let handle = signals.handle();
@@ -37,13 +37,13 @@ impl Stops {
         Ok(Self { stop, handle, thread })
     }
 
-    /// From here on the first signal calls `stop`. One that comes a while later, because the user has run out of
-    /// patience, ends the process: what was acknowledged as durable is.
+    /// Makes the first signal call `stop`. A signal that comes more than a second later ends the process. Data that was
+    /// acknowledged as durable is durable even then.
     pub fn started(&self, stop: impl Fn() + Send + 'static) {
         *self.stop.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(stop));
     }
 
-    /// The server has ended.
+    /// Ends the thread, after the server has ended.
     pub fn end(self) {
         self.handle.close();
         // The thread ends when the handle is closed; a panic of it has been reported by itself.
@@ -57,13 +57,13 @@ fn watch(signals: &mut Signals, stop: &Mutex<Option<Stop>>) {
         let name = signal_hook::low_level::signal_name(signal);
         match first {
             None => {
-                // It is held meanwhile, so that the server does not start to serve.
+                // The lock is held meanwhile, so that the server does not start to serve.
                 let stop = stop.lock().unwrap_or_else(PoisonError::into_inner);
                 let Some(stop) = &*stop else {
                     tracing::info!(signal = name, "stopped while it started");
                     std::process::exit(0);
                 };
-                // First, because a log that cannot be written must not keep the server running.
+                // The stop comes first, because a log that cannot be written must not keep the server running.
                 stop();
                 tracing::info!(signal = name, "stopping");
                 first = Some(Instant::now());

@@ -1,4 +1,4 @@
-//! The command as people and scripts run it: exit codes, one line of error with a hint, output for machines.
+//! Tests the command as people and scripts run it: exit codes, one line of error with a hint, output for programs.
 
 use std::process::{Command, Output};
 
@@ -88,14 +88,14 @@ fn doctor_speaks_json() {
     assert_eq!(report["components"].as_array().unwrap().len(), 1);
 }
 
-/// Without privileges doctor must answer all the same, and ask for root where it cannot know.
+/// Without privileges doctor must answer all the same, and ask for root if it cannot find out.
 #[test]
 fn doctor_without_privileges() {
     if !rustix::process::geteuid().is_root() {
-        // Then `doctor_speaks_json` has just shown it.
+        // Without root, `doctor_speaks_json` tests the same.
         return;
     }
-    // The executable is not where an unprivileged user may read, so it is copied to where one can.
+    // An unprivileged user may not be able to read the executable's folder, so it is copied to one that everybody can read.
     let directory = tempfile::tempdir().unwrap();
     let copy = directory.path().join("bedplate");
     std::fs::copy(env!("CARGO_BIN_EXE_bedplate"), &copy).unwrap();
@@ -115,7 +115,7 @@ fn doctor_without_privileges() {
     let checks = report["components"][0]["checks"].as_array().unwrap();
     let answer = |id: &str| checks.iter().find(|c| c["id"] == id).unwrap()["answer"].as_str().unwrap();
     assert_eq!(answer("capabilities"), "no");
-    // A machine may let everybody use bpf(2); then there is nothing that could not be probed.
+    // A machine may let everybody use bpf(2); then doctor can probe everything.
     if answer("bpf-syscall") == "no" {
         assert_eq!(answer("arena"), "unknown");
         assert_eq!(report["components"][0]["verdict"], "no");

@@ -1,5 +1,5 @@
-//! `bedplate kv dump` and `kv load` against redis-server, which they have to work with too: it is how data
-//! moves between the two.
+//! Tests `bedplate kv dump` and `kv load` against redis-server. They have to work with it too, because they move data
+//! between the two servers.
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};

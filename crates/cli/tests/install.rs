@@ -51,7 +51,7 @@ fn folder() -> TempDir {
     folder
 }
 
-/// Installs what was built as this test was.
+/// Installs the files of the build to which this test belongs.
 fn install(destination: Option<&Path>, prefix: &Path) {
     static BUILD: Once = Once::new();
     BUILD.call_once(|| {
@@ -220,7 +220,7 @@ fn the_installed_command_finds_its_libraries() {
     let text = std::fs::read_to_string(&statistics).unwrap();
     assert!(text.contains(" snapshots=1 "), "{text}");
 
-    // Where there is no ring 0 the program runs all the same; what matters is that its library is found.
+    // The program also runs without ring 0, so this only tests that its library is found.
     let mut command = Command::new(prefix.join("bin/bedplate"));
     let output = command.args(["ring0", "run", "--", "true"]).output().unwrap();
     assert!(!String::from_utf8_lossy(&output.stderr).contains("libbedplate"), "{output:?}");

@@ -1,8 +1,8 @@
-//! `kill -9` of the real server at random moments, under load of real clients: what was acknowledged under
-//! sync durability is there after the restart, transactions are there wholly or not at all, and nothing
-//! old comes back.
+//! Kills the real server by `kill -9` at random moments, under load of real clients. Writes that were acknowledged
+//! under sync durability are there after the restart, transactions are there wholly or not at all, and no old
+//! state comes back.
 //!
-//! `BEDPLATE_TEST_KILLS` says how often (20), `BEDPLATE_TEST_SEED` repeats the choices of a run.
+//! `BEDPLATE_TEST_KILLS` is the number of kills (20), `BEDPLATE_TEST_SEED` repeats the choices of a run.
 
 #[path = "kill/mod.rs"]
 mod kill;
@@ -25,7 +25,7 @@ fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).ok().and_then(|n| n.parse().ok()).unwrap_or(default)
 }
 
-/// A server that is different in every round.
+/// The options of the server, which are different in every round.
 fn options(random: &mut Random) -> Vec<&'static str> {
     let mut args = vec!["--durability", "sync", "--wal-segment-bytes", "64K", "--fsync-interval-ms", "5"];
     args.extend_from_slice(match random.below(4) {
@@ -42,7 +42,7 @@ fn options(random: &mut Random) -> Vec<&'static str> {
     args
 }
 
-/// What is in an owner's slots.
+/// Reads the state of an owner's slots.
 fn read(wire: &mut Wire, owner: &str, slots: usize) -> State {
     let mut out = Vec::new();
     (0..slots).for_each(|slot| put(&mut out, &[b"GET", &key(owner, slot)]));
@@ -58,7 +58,7 @@ fn read(wire: &mut Wire, owner: &str, slots: usize) -> State {
     state
 }
 
-/// A kill in the middle of the start, recovery included.
+/// Kills the server in the middle of its start, recovery included.
 fn kill_while_it_starts(data: &Path, random: &mut Random) {
     let mut child = command(&["kv", "serve", "--port", "0", "--memory", "64M", "--durability", "sync"])
         .arg("--data-dir")
@@ -117,7 +117,7 @@ fn killed_at_random_moments_under_load() {
         let round = Round { port: server.port, ..Round::default() };
         std::thread::scope(|scope| {
             let (round, attempts) = (&round, &attempts);
-            // They end with an error, when the server does.
+            // The clients end with an error when the server ends.
             for owner in &mut owners {
                 let random = Random::new(random.next());
                 scope.spawn(move || write_own(round, owner, random));
@@ -129,7 +129,7 @@ fn killed_at_random_moments_under_load() {
             if random.below(2) == 0 {
                 scope.spawn(move || take_checkpoints(round.port));
             }
-            // A moment, or a number of acknowledgements.
+            // The kill comes after a time, or after a number of acknowledgements.
             let (units, time) = (random.below(600), Duration::from_micros(random.below(150_000)));
             let by_time = random.below(2) == 0;
             let started = Instant::now();

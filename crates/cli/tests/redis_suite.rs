@@ -1,7 +1,7 @@
 //! Redis's own test suite against `bedplate kv serve`.
 //!
-//! Which tests are expected not to pass, and why, is written in `docs/redis-compatibility.md`. A test that fails without
-//! being on that list fails this test; so does one that passes although it is on the list, and one that was not run.
+//! `docs/redis-compatibility.md` lists the tests that are expected not to pass, with the reasons. This test fails if a test
+//! fails that is not on the list, if a test passes that is on the list, or if a test was not run.
 //! `make setup` fetches the suite; without it this test says that it is skipped. `BEDPLATE_REDIS_SUITE=FOLDER` names
 //! another copy, and `BEDPLATE_TEST_UNITS=unit/expire,unit/scan` runs these files only.
 
@@ -20,7 +20,7 @@ use running::Server;
 /// The files that are run at the same time; each has a server of its own. Their tests spend most of the time waiting.
 const CONCURRENT: usize = 4;
 
-/// The time after which a file is given up.
+/// The time limit on a file.
 const UNIT_LIMIT: Duration = Duration::from_secs(100);
 
 #[test]

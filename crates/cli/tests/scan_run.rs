@@ -1,4 +1,4 @@
-//! `bedplate scan run` as people run it: what programs print and end with, and when the daemon ends.
+//! Tests `bedplate scan run` as people run it: output and exit status of programs, and the end of the daemon.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Advice, fadvise};
 use tempfile::TempDir;
 
-/// How long a test waits for a daemon to end.
+/// Longest time that a test waits for a daemon to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A folder on the disk where the build is.
+/// A folder on the disk of the build.
 struct Place(TempDir);
 
 impl Place {
@@ -42,7 +42,7 @@ impl Place {
     fn run(&self, options: &[&str], command: &[&str]) -> Output {
         let mut run = Command::new(env!("CARGO_BIN_EXE_bedplate"));
         run.args(["scan", "run", "--minimum", "1M"]).args(options).arg("--").args(command);
-        // Where daemons that are started have their folders.
+        // Started daemons then make their folders in this one.
         run.env_remove("XDG_RUNTIME_DIR").env("TMPDIR", self.0.path());
         run.output().unwrap()
     }
@@ -115,7 +115,8 @@ fn a_daemon_stays_for_a_process_that_the_program_leaves_behind() {
     let (file, content) = place.file("file");
     let (statistics, out) = (place.path("statistics"), place.path("out"));
     let options = [&OPTIONS[..], &["--statistics", statistics.to_str().unwrap()]].concat();
-    // The program ends at once; what it leaves behind reads two seconds later. Into a file `cat` would not read: the kernel copies.
+    // The program ends at once, and leaves a process behind that reads two seconds later. The output goes through a second `cat`,
+    // because into a file the first one would not read, but let the kernel copy.
     let script = format!("(sleep 2; cat {} | cat > {}) > /dev/null 2>&1 &", file.display(), out.display());
     let output = place.run(&options, &["sh", "-c", &script]);
     assert!(output.status.success(), "{output:?}");
@@ -130,7 +131,7 @@ fn a_daemon_stays_for_a_process_that_the_program_leaves_behind() {
 #[test]
 fn the_daemon_keeps_nothing_of_its_starter_open() {
     let place = Place::new();
-    // The pipe ends when the program does, and not when its daemon does.
+    // The pipe ends when the program ends, even if the daemon still runs.
     let script = format!(
         "{} scan run -- sh -c '(exec sleep 120) > /dev/null 2>&1 3>&- & echo $!' 3>&1",
         env!("CARGO_BIN_EXE_bedplate")
@@ -143,7 +144,7 @@ fn the_daemon_keeps_nothing_of_its_starter_open() {
         begin.elapsed()
     );
     let left: i32 = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
-    // SAFETY: a signal to what the program left behind.
+    // SAFETY: a signal to the process that the program left behind.
     assert_eq!(unsafe { libc::kill(left, libc::SIGKILL) }, 0);
 }
 

@@ -1,5 +1,5 @@
-//! `bedplate bench scan-tpch` with the smallest tables, by each engine that is installed: the shape of the report, and answers that were
-//! compared.
+//! Tests `bedplate bench scan-tpch` with the smallest tables, by each engine that is installed: the shape of the report, and the
+//! comparison of answers.
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -7,10 +7,10 @@ use std::process::{Command, Output, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Everything runs once at this scale factor, for which DuckDB knows the answers.
+/// The scale factor. All queries run once at it, and DuckDB has their answers.
 const SCALE: &str = "0.01";
 
-/// The command, with the library that it preloads, built as this test was.
+/// The command, with the library that it preloads, built with the profile of this test.
 fn bedplate() -> PathBuf {
     let bedplate = PathBuf::from(env!("CARGO_BIN_EXE_bedplate"));
     let mut command = Command::new(env!("CARGO"));
@@ -66,7 +66,7 @@ fn check(engine: &str, serves: bool) {
         let is_it = |row: &&Value| row["figure"] == figure && (cache.is_empty() || row["cache"] == cache);
         rows.iter().filter(is_it).count()
     };
-    // All queries ran warm by both sides; query 6 ran cold; the figures with several clients have rows.
+    // Both sides ran all queries warm and query 6 cold. The figures with several clients have rows.
     assert_eq!(count("8", "warm"), 2 * 22, "{engine}");
     assert!(count("8", "cold") >= 4, "{engine}");
     assert!(["11", "12", "13"].iter().all(|figure| count(figure, "") >= 3), "{engine}: {rows:?}");

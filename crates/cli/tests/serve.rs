@@ -1,5 +1,5 @@
-//! `bedplate kv serve` as people run it: it starts, keeps its data over orderly and violent ends, and says
-//! what is wrong in one line. Loading eBPF programs takes root; `make test` runs these tests as root.
+//! Tests `bedplate kv serve` as people run it: it starts, keeps its data over orderly and violent ends, and reports
+//! an error in one line. Loading eBPF programs takes root; `make test` runs these tests as root.
 
 mod running;
 
@@ -78,7 +78,7 @@ fn a_signal_ends_a_server_that_still_recovers() {
     let server = Server::start(data.path(), &[]);
     set(&mut server.connect(), "key", "kept");
     assert_eq!(server.end(Signal::TERM).0, Some(0));
-    // Nobody writes into the pipe, so opening it as the newest segment of the log takes for ever.
+    // No process writes into the pipe, so opening it as the newest segment of the log takes for ever.
     let segment = data.path().join("wal").join(format!("{:020}-{:08}.log", 1_000_000, 1_000));
     assert!(Command::new("mkfifo").arg(&segment).status().unwrap().success());
     let mut starting = command(&["kv", "serve", "--port", "0", "--data-dir"])
@@ -100,7 +100,7 @@ fn a_signal_ends_a_server_that_still_recovers() {
     assert_eq!(get(&mut server.connect(), "key").as_deref(), Some("kept"));
 }
 
-/// The damage is found when half of the checkpoint is loaded, while the server's programs are loaded for that database.
+/// Recovery finds the damage when half of the checkpoint is loaded, while the server's programs are loaded for that database.
 #[test]
 fn a_checkpoint_that_is_damaged_in_the_middle_is_passed_over() {
     let data = tempfile::tempdir().unwrap();
@@ -226,7 +226,7 @@ fn a_running_server_verifies_itself_and_counts_what_the_kernel_answered() {
     let stats = server.run(&["kv", "stats", "--json"]);
     let figures: serde_json::Value = serde_json::from_slice(&stats.stdout).unwrap();
     let answered: u64 = figures["kernel_commands"].as_str().unwrap().parse().unwrap();
-    // The kernel leaves a command to user space where it would have to wait, so not all need to be its own.
+    // The kernel leaves a command to user space if it would have to wait, so it does not answer all of them.
     assert!(answered >= 250, "only {answered} of 500 commands were answered in the kernel");
     assert_eq!(server.end(Signal::TERM).0, Some(0));
     let deep = command(&["kv", "verify", "--deep", data.path().to_str().unwrap()]).output().unwrap();

@@ -1,4 +1,4 @@
-//! `bedplate snapshot run`: which allocator programs get, and what it says of programs into which nothing can be preloaded.
+//! Tests `bedplate snapshot run`: the allocator of programs, and the message about programs into which nothing can be preloaded.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ impl Installed {
         self.0.path().join(name)
     }
 
-    /// Compiles a program that prints what is preloaded into it.
+    /// Compiles a program that prints the libraries that are preloaded into it.
     fn compile(&self, compiler: &str, options: &[&str]) -> PathBuf {
         let (source, program) = (self.path("program.c"), self.path("program"));
         let text = r#"
@@ -62,7 +62,7 @@ impl Installed {
         run.output().unwrap()
     }
 
-    /// The statistics' word about the allocator.
+    /// The allocator in the statistics.
     fn malloc(&self, options: &[&str], program: &str) -> String {
         let statistics = self.path("statistics");
         let _ = std::fs::remove_file(&statistics);
@@ -105,7 +105,7 @@ fn the_users_libraries_are_preloaded_last() {
     assert_eq!(names, ["libbedplate_snapshot_preload.so", "libbedplate_snapshot_malloc.so", "libm.so.6"]);
 }
 
-/// Nothing is preloaded, which other loaders would not survive.
+/// Nothing is preloaded, because programs of other loaders would crash.
 #[test]
 fn programs_that_cannot_have_snapshots_run_as_before_after_a_line() {
     let installed = Installed::new();

@@ -1,7 +1,7 @@
 //! `bedplate snapshot stats` beside real servers that run under the library.
 
 mod exposition;
-// Servers and the library, as the library's own tests have them.
+// The helpers of the library's own tests for servers and the library.
 #[path = "../../snapshot-preload/tests/common/mod.rs"]
 mod common;
 
@@ -22,7 +22,7 @@ with_each_engine!(
     prometheus_gets_files_until_the_server_ends,
 );
 
-/// The time within which everything happens that happens at all, also in an emulated guest on a busy machine.
+/// The time limit on every wait, which also suffices in an emulated guest on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 fn command(arguments: &[&str]) -> Command {
@@ -46,7 +46,7 @@ fn figures(pid: u32) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Waits until the figures of a process are as they should be. They may be a second old.
+/// Waits until the figures of a process satisfy `are_right`. They may be a second old.
 fn wait_for(pid: u32, what: &str, are_right: impl Fn(&Value) -> bool) -> Value {
     let limit = Instant::now() + PATIENCE;
     loop {
@@ -81,7 +81,7 @@ fn a_save_is_counted_with_its_pause(engine: Engine) {
     let server = Server::start(folder.path(), Some(engine), &[]);
     let pid = server.process.id();
     fill(&server);
-    // Before the first fork, too: 40,000 values of 512 bytes are in the memory.
+    // The figures exist before the first fork, too. 40,000 values of 512 bytes are in the memory.
     let before = wait_for(pid, "memory", |figures| figures["memory_bytes"].as_u64() > Some(20_000_000));
     assert_eq!((&before["engine"], &before["reason"]), (&engine.into(), &"it was asked for".into()));
     assert_eq!((&before["taken"], &before["active"], pauses(&before)), (&0.into(), &0.into(), 0));
@@ -114,7 +114,7 @@ fn a_save_is_counted_with_its_pause(engine: Engine) {
         .map(str::to_owned);
     let words: Vec<String> = line.unwrap().split_whitespace().map(str::to_owned).collect();
     assert_eq!(words[1..5], ["redis-server", engine, "1", "0"]);
-    // All of them agree with what the library says at the end.
+    // All of them agree with the library's statistics at the end.
     let at_end = server.stop(folder.path());
     for (key, name) in [("taken", "snapshots"), ("longest_pause_ns", "longest_pause_ns")] {
         assert_eq!(after[key], at_end[name], "{key}");
@@ -173,7 +173,7 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// Waits until it ends, and gives what it said on its standard error.
+    /// Waits until it ends, and returns its standard error.
     fn said(mut self) -> String {
         let mut said = String::new();
         std::io::Read::read_to_string(&mut self.0.stderr.take().unwrap(), &mut said).unwrap();
@@ -182,11 +182,11 @@ impl Running {
     }
 }
 
-/// The samples of the first file that a test finds right.
+/// The samples of the first file that satisfies `are_right`.
 fn wait_for_file(file: &Path, are_right: impl Fn(&[Sample]) -> bool) -> Vec<Sample> {
     let limit = Instant::now() + PATIENCE;
     loop {
-        // Every file that there ever is is whole.
+        // A file is complete at any time.
         let samples = std::fs::read_to_string(file).map(|text| exposition::check(&text)).unwrap_or_default();
         if are_right(&samples) {
             return samples;
@@ -209,11 +209,11 @@ fn prometheus_gets_files_until_the_server_ends(engine: Engine) {
         assert_eq!((sample.labels["pid"].as_str(), sample.labels["engine"].as_str()), (pid.as_str(), engine));
         Some(sample.value)
     };
-    // Once.
+    // The command writes the file once.
     assert!(stats(&[&pid, "--prometheus", name]).status.success());
     let samples = exposition::check(&std::fs::read_to_string(&file).unwrap());
     assert_eq!(value(&samples, "taken_total"), Some(0.0));
-    // Again and again.
+    // The command writes the file repeatedly.
     let mut watch = command(&[&pid, "--prometheus", name, "--watch", "20ms"]);
     let watch = Running(watch.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
     let mut lines = command(&[&pid, "--json", "--watch", "20ms"]);
@@ -228,7 +228,7 @@ fn prometheus_gets_files_until_the_server_ends(engine: Engine) {
     let line = json.find(|line| line.as_ref().unwrap().contains("\"taken\":1")).unwrap().unwrap();
     assert_eq!(serde_json::from_str::<Value>(&line).unwrap()["engine"], engine);
     drop(connection);
-    // The lines are read while the server ends.
+    // A thread reads the lines while the server ends.
     let reader = std::thread::spawn(move || json.count());
     server.stop(folder.path());
     let end = format!("process {pid} has ended\n");
@@ -279,13 +279,13 @@ fn what_is_not_there_is_said_in_a_line() {
     }
 }
 
-/// A program under the library for which no engine works says why.
+/// A program under the library for which no engine works has the reason in its figures.
 #[test]
 fn a_program_without_snapshots_says_why() {
     let program = sleeper(true, "ulimit -f 1024;");
     let pid = program.0.id();
     let limit = Instant::now() + PATIENCE;
-    // The library says it when the program begins.
+    // The library writes the reason when the program begins.
     let output = loop {
         let output = stats(&[&pid.to_string(), "--json"]);
         if output.status.success() {
@@ -307,7 +307,7 @@ fn a_program_without_snapshots_says_why() {
     assert!(samples.iter().all(|sample| sample.labels["engine"] == "none"), "{samples:#?}");
 }
 
-/// Where no file may be made at all there is no page, and the program runs.
+/// A program that may not create any file has no page of statistics, and runs.
 #[test]
 fn a_program_that_may_make_no_files_runs() {
     let mut command = Command::new("sh");
@@ -324,7 +324,7 @@ fn another_users_process_is_refused_with_a_hint() {
     }
     let program = sleeper(true, "ulimit -f 1024;");
     let pid = program.0.id();
-    // The executable is not where an unprivileged user may read, so it is copied to where one can.
+    // An unprivileged user may not be able to read the executable's folder, so it is copied to one that everybody can read.
     let folder = tempfile::tempdir().unwrap();
     let copy = folder.path().join("bedplate");
     std::fs::copy(env!("CARGO_BIN_EXE_bedplate"), &copy).unwrap();

@@ -1,9 +1,9 @@
-//! A server under mixed load for a long time: nothing acknowledged is lost, values are right, memory stays flat, and
+//! Runs a server under mixed load for a long time. No acknowledged write is lost, values are right, memory stays flat, and
 //! nothing is left behind.
 //!
-//! The run consists of segments of some seconds. Each ends abruptly for all clients: in the first part because the
-//! server is killed, stopped, or kills its clients; in the second part, in which one server lives to the end, because it
-//! kills its clients. After each segment the data is compared with what the clients know.
+//! The run consists of segments of some seconds. Each ends abruptly for all clients. In the first part, the server is killed,
+//! stopped, or kills its clients. In the second part, one server lives to the end, and only kills its clients.
+//! After each segment the test compares the data with the clients' models.
 //!
 //! `BEDPLATE_TEST_SECONDS=3600` lets it run for an hour (150 seconds by default), `BEDPLATE_TEST_SEED` repeats the choices
 //! of a run, and `BEDPLATE_TEST_CLIENTS=scans,transfers` runs these clients only.
@@ -33,14 +33,14 @@ use soak::footprint::{Footprint, kernel_objects, remains};
 /// at most 70 %.
 const MEMORY: &str = "96M";
 const CHANGING_BYTES: usize = 24 << 20;
-/// A server that is not synchronous may lose what was acknowledged within its interval of 100 ms, and while the disk was
-/// busy with the sync before. The rest allows for a machine that does not run the log's writer in time.
+/// A server that is not synchronous may lose writes of its interval of 100 ms, and of the time that the disk was busy with
+/// the sync before. The rest allows for a machine that does not run the log's writer in time.
 const ASYNC_WINDOW: Duration = Duration::from_millis(100 + 1900);
 /// Bounds of growth between the first and the last third of the time that a server lives after its warm-up.
 const MOST_GROWTH: f64 = 1.10;
 const MOST_MORE_BYTES: u64 = 8 << 20;
-/// The same for the server's private memory. The allocator's heaps keep what a peak of small blocks took, such as replies to
-/// many clients while the disk stands still; a run may have its first such peak late.
+/// The same for the server's private memory. The allocator's heaps keep the memory of a peak of small blocks, such as replies
+/// to many clients while the disk stalls. A run may have its first such peak late.
 const MOST_MORE_PRIVATE_BYTES: u64 = 24 << 20;
 /// Resident bytes of the server's mappings: its limit on memory, and 48 MiB for rings and the program.
 const MOST_MAPPED_BYTES: u64 = (96 + 48) << 20;
@@ -49,7 +49,7 @@ const MOST_MORE_DESCRIPTORS: usize = 16;
 const MOST_MORE_THREADS: usize = 4;
 /// A segment takes half of this time to two and a half times of it, so that values of one size can be written in it.
 const SHORTEST_STEP_MS: u64 = 2500;
-/// Measurements after the warm-up; a run on a slow machine goes on until it has them.
+/// Measurements after the warm-up; a run on a slow machine continues until it has them.
 const LEAST_SAMPLES: usize = 9;
 
 /// The time within which a server finishes its work in the background.
@@ -59,7 +59,7 @@ fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).ok().and_then(|n| n.parse().ok()).unwrap_or(default)
 }
 
-/// A running server and what has to vanish with it.
+/// A running server, and the resources that must disappear with it.
 struct Running {
     server: Server,
     objects: std::collections::BTreeSet<String>,
@@ -146,7 +146,7 @@ fn runs(name: &str) -> bool {
     chosen.is_none_or(|names| names.split(',').any(|chosen| chosen == name))
 }
 
-/// How a segment ends.
+/// The way in which a segment ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     ServerKilled,
@@ -154,7 +154,7 @@ enum End {
     ClientsKilled,
 }
 
-/// Syncs a small file beside a folder again and again, and gives the longest time that it took.
+/// Syncs a small file beside a folder again and again, and returns the longest time that a sync took.
 fn slowest_sync(beside: &Path, segment: &Segment) -> Duration {
     let mut file = tempfile::tempfile_in(beside.parent().unwrap()).unwrap();
     let mut slowest = Duration::ZERO;
@@ -168,7 +168,7 @@ fn slowest_sync(beside: &Path, segment: &Segment) -> Duration {
     slowest
 }
 
-/// Lets all clients work for some time. Returns what went wrong.
+/// Lets all clients work for some time. Returns the errors.
 fn segment(
     running: Running,
     data: &Path,
@@ -260,7 +260,7 @@ fn segment(
     (left, wrong)
 }
 
-/// Compares the data with what the clients know.
+/// Compares the data with the clients' models.
 fn check(running: &Running, owners: &mut [Owner]) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut wire = Wire::connect(running.server.port).unwrap();
@@ -276,7 +276,7 @@ fn check(running: &Running, owners: &mut [Owner]) -> Vec<String> {
     wrong
 }
 
-/// Nobody touches keys that have expired, and still they go: the number of keys becomes that of the keys that SCAN finds.
+/// Checks that expired keys disappear without any access: the number of keys becomes that of the keys that SCAN finds.
 fn expired_keys_go(connection: &mut Connection) -> Result<(), String> {
     let started = Instant::now();
     loop {
@@ -316,7 +316,7 @@ fn growth(samples: &[Footprint]) -> Vec<String> {
     };
     let grown = |before: u64, more: u64| (before as f64 * MOST_GROWTH) as u64 + more;
     compare("private memory", |f| f.resident, &|before| grown(before, MOST_MORE_PRIVATE_BYTES));
-    // The database's memory may have been used up to its limit early or late.
+    // The database's memory may reach its limit early or late.
     compare("mapped memory", |f| f.mapped, &|_| MOST_MAPPED_BYTES);
     compare("used memory", |f| f.used, &|before| grown(before, MOST_MORE_BYTES));
     compare("descriptors", |f| f.descriptors as u64, &|before| before + MOST_MORE_DESCRIPTORS as u64);
@@ -393,7 +393,7 @@ fn mixed_load_with_kills_loses_nothing_and_leaves_nothing() {
     let mut connection = running.server.connect();
     wrong.extend(expired_keys_go(&mut connection).err());
     let () = redis::cmd("FLUSHALL").query(&mut connection).unwrap();
-    // The memory of deleted keys is given back once no reader can see it.
+    // The memory of deleted keys is freed once no reader can see it.
     let (flushed, bound) = (Instant::now(), baseline + MOST_MORE_BYTES);
     while info(&mut connection, "used_memory") > bound && flushed.elapsed() < Duration::from_secs(30) {
         std::thread::sleep(Duration::from_millis(200));

@@ -143,14 +143,14 @@ fn a_backup_and_a_dump_make_equal_stores() {
     assert!(succeeds(&["load", &new, &file]).contains("6,000 records loaded"));
     assert!(with_input(&["load", &piped], &stream.stdout).status.success());
     assert!(scan(&new) == content && scan(&piped) == content);
-    // Into a store that has the trees.
+    // The store has the trees already.
     assert!(fails(&["load", &new, &file]).contains("there is a tree \"one\" already"));
     succeeds(&["put", &new, "one", "own", "1"]);
     succeeds(&["load", &new, &file, "--existing", "merge"]);
     assert_eq!(succeeds(&["get", &new, "one", "own"]), "1\n");
     succeeds(&["load", &new, &file, "--existing", "replace"]);
     assert!(scan(&new) == content);
-    // A part of a dump makes no store, and changes none.
+    // An incomplete dump creates no store, and changes none.
     let part = &stream.stdout[..stream.stdout.len() - 1];
     let none = path("none");
     for (target, existing) in [(&none, "refuse"), (&new, "replace"), (&new, "merge")] {
@@ -184,7 +184,7 @@ fn verify_names_what_is_damaged_and_fails() {
     assert_eq!(output.status.code(), Some(1));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&report["sound"], &report["damages"][0]["page"]), (&false.into(), &page.into()));
-    // A backup does not copy it.
+    // A backup does not copy the damaged page.
     let copy = folder.path().join("copy");
     assert!(fails(&["backup", text(&path), text(&copy)]).contains("page 300 is damaged"));
     assert!(!copy.exists());
@@ -237,7 +237,7 @@ fn a_store_that_another_process_has_open_is_refused() {
     let load = with_input(&["load", path], b"");
     assert!(String::from_utf8(load.stderr).unwrap().contains("is open already"));
     drop(open);
-    // A reader that goes away is no error.
+    // A reader that closes the pipe is no error.
     let mut child = Command::new(env!("CARGO_BIN_EXE_bedplate"))
         .args(["store", "scan", path, "one"])
         .stdout(Stdio::piped())
@@ -257,7 +257,7 @@ fn a_dump_goes_into_what_is_no_regular_file_and_does_not_replace_it() {
     assert!(expected.starts_with(b"BEDDUMP"));
 
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    // Opened for both ways, so that the test does not wait if nobody writes.
+    // Opened for reading and writing, so that the test does not wait for a writer.
     let mut reading = std::fs::File::options().read(true).write(true).open(&pipe).unwrap();
     succeeds(&["dump", text(&path), text(&pipe)]);
     let is_pipe = std::os::unix::fs::FileTypeExt::is_fifo(&pipe.metadata().unwrap().file_type());

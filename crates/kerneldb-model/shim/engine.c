@@ -51,7 +51,7 @@ static int model_run(__u32 op, struct kdb_ctx *ctx, struct kdb_io *io)
 	return KDB_ERR_STATE;
 }
 
-/* As user space does it: it reads the context, and decides that the transaction has exceeded a limit. */
+/* Does the work of user space: reads the context, and decides that the transaction has exceeded a limit. */
 static int model_reap(struct kdb_ctx *ctx)
 {
 	__u64 tx_seq = READ_ONCE(ctx->tx_seq), last_ns = READ_ONCE(ctx->last_ns);
@@ -88,7 +88,8 @@ static __u32 model_block_of(__u32 block, __u32 len)
 	return block - head_in_block(len);
 }
 
-/* As user space begins to empty a slab. The slab is given to the pool after every program has ended: never here. */
+/* Begins to empty a slab, as user space does. User space would free it after every program has ended: never
+ * here. */
 static int begin_evacuation(__u32 slab)
 {
 	struct kdb_slab __arena *d = slab_at(slab);

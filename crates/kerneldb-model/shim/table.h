@@ -17,11 +17,12 @@ struct kdb_model_engine {
 	void (*free)(__u32 block);
 	__u32 (*kind_bytes)(__u32 kind);
 	__u32 (*kind_of)(__u32 bytes);
-	/* Where the block of a value begins. */
+	/* Offset at which the block of a value begins. */
 	__u32 (*block_of)(__u32 block, __u32 len);
 	/* Moves values and arrays out of one slab of blocks. */
 	void (*evacuate)(__u32 slab);
-	/* What user space does to the state: the log's reader catches up, the coarse clock advances. */
+	/* Changes that user space makes to the state: the log's reader catches up, the coarse clock
+	 * advances. */
 	void (*drain)(void);
 	void (*tick)(void);
 	/* Locks the key in `io` for a transaction: mode 1 shared, 2 exclusive. */

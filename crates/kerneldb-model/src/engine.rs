@@ -48,7 +48,7 @@ impl std::fmt::Debug for Table {
 }
 
 impl Engine {
-    /// The engine as it is.
+    /// The unchanged engine.
     pub fn real() -> Engine {
         Engine::variant(None).expect("the engine itself is always compiled")
     }
@@ -107,7 +107,7 @@ impl Engine {
         world::engine_call(|| unsafe { (self.table.kind_of)(bytes) })
     }
 
-    /// Where the block begins whose value is at `block` and has the length word `len`.
+    /// Offset of the block whose value is at `block` and has the length word `len`.
     pub fn block_of(&self, block: u32, len: u32) -> u32 {
         // SAFETY: as above.
         world::engine_call(|| unsafe { (self.table.block_of)(block, len) })
@@ -119,7 +119,7 @@ impl Engine {
         world::engine_call(|| unsafe { (self.table.evacuate)(slab) })
     }
 
-    /// The log's reader takes every commit that there is.
+    /// Lets the log's reader take all commits.
     pub fn drain(&self) {
         // SAFETY: as above.
         world::engine_call(|| unsafe { (self.table.drain)() })

@@ -1,18 +1,18 @@
-//! What the operators of an execution returned, and whether that can be explained.
+//! Records the results of the operators of an execution, and checks whether they can be explained.
 //!
-//! The check is for strict serializability in the order of the commit timestamps: some order of the transactions
-//! exists in which every result is right, in which a transaction that ended before another began comes first, and
-//! in which those that wrote are in the order of their timestamps. The timestamps are 1, 2, 3 and so on without
-//! a gap. What a snapshot reads is the newest version at or before its timestamp.
+//! The check is for strict serializability in the order of the commit timestamps. Some order of the transactions
+//! must exist in which every result is right. In it a transaction that ended before another began comes first,
+//! and writing transactions are in the order of their timestamps. The timestamps are 1, 2, 3 and so on without a
+//! gap. A snapshot reads the newest version at or before its timestamp.
 
 use std::collections::{BTreeMap, HashSet};
 
 use crate::layout::*;
 
-/// What a step of a transaction did.
+/// The operator of a step of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// GET; `value` is what it returned.
+    /// GET; `value` is its result.
     Get,
     /// SET of `value`.
     Set,
@@ -25,9 +25,9 @@ pub enum Action {
 /// A step of a transaction, with its result.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
-    /// What was done.
+    /// The operator.
     pub action: Action,
-    /// To which key.
+    /// The key that it used.
     pub key: u8,
     /// The value that was read or written; 0 = none.
     pub value: u64,
@@ -40,22 +40,22 @@ pub struct Step {
 /// A transaction that took effect.
 #[derive(Clone, Debug)]
 pub struct Transaction {
-    /// The event before its first operator.
+    /// The event before the first operator.
     pub start: u64,
-    /// The event after its last one.
+    /// The event after the last operator.
     pub end: u64,
     /// The commit timestamp; 0 when it wrote nothing.
     pub ts: u64,
     /// A snapshot's timestamp.
     pub snapshot: Option<u64>,
-    /// Its steps.
+    /// The steps.
     pub steps: Vec<Step>,
 }
 
 type Keys = BTreeMap<u8, u64>;
 
 impl Transaction {
-    /// Whether the results are right on `keys`, which become what the transaction leaves.
+    /// Whether the results are right on `keys`. Then `keys` becomes the state after the transaction.
     fn explains(&self, keys: &mut Keys) -> bool {
         for step in &self.steps {
             let now = keys.get(&step.key).copied();
@@ -88,14 +88,14 @@ impl Transaction {
 /// The transactions of an execution, in any order.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// Those that took effect. A failed one has none, which the others' results show.
+    /// Those that took effect. A failed one must have had no effect, which the others' results show.
     pub transactions: Vec<Transaction>,
     /// Operators that ended in an Error state.
     pub errors: u64,
 }
 
 impl History {
-    /// Panics unless the history is what the module says; `clock` is the last timestamp.
+    /// Panics unless the history is as the module requires; `clock` is the last timestamp.
     pub fn check(&self, clock: u64) {
         self.check_timestamps(clock);
         self.check_versions();
@@ -111,7 +111,7 @@ impl History {
         assert_eq!(timestamps, dense, "the commit timestamps are not dense: {self:#?}");
     }
 
-    /// What every key held from which timestamp on.
+    /// The values of every key, by the timestamp from which they are valid.
     fn versions(&self) -> BTreeMap<u8, BTreeMap<u64, Option<u64>>> {
         let mut versions: BTreeMap<u8, BTreeMap<u64, Option<u64>>> = BTreeMap::new();
         for transaction in self.transactions.iter().filter(|t| t.ts != 0) {
@@ -127,7 +127,8 @@ impl History {
         versions
     }
 
-    /// Snapshots read exactly the newest version at or before their timestamp; versions say their own.
+    /// Checks that snapshots read exactly the newest version at or before their timestamp, and that versions
+    /// report their own.
     fn check_versions(&self) {
         let versions = self.versions();
         for transaction in &self.transactions {

@@ -1,4 +1,4 @@
-//! What must be true of the database's memory when no operator runs.
+//! Invariants of the database's memory when no operator runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ fn entries() -> Vec<Entry> {
         // SAFETY: within the arena; no task runs.
         let mut offset = unsafe { *world::at::<u64>(world::geometry().buckets + bucket * 8) } as u32;
         while offset != 0 {
-            // SAFETY: as above: what chains refer to is checked to be within the arena by `at_heap`.
+            // SAFETY: as above: `at_heap` checks that the entries of chains are within the arena.
             let entry = unsafe { &*at_heap::<kdb_entry>(offset) };
             let overflow = entry.overflow;
             let versions = (0..config.slots)
@@ -78,7 +78,7 @@ pub fn check(engine: Engine, history: &History) {
         assert!(!uncommitted, "{entry:x?} has an uncommitted version: {history:#?}");
     }
     check_slabs(engine, &[], history);
-    // Without snapshots, and when the log was read, the collector leaves the live keys and nothing else.
+    // Without snapshots, and once the log was read, the collector leaves only the live keys.
     engine.drain();
     for _ in 0..4 {
         engine.collect(1000);
@@ -88,7 +88,7 @@ pub fn check(engine: Engine, history: &History) {
     check_slabs(engine, &[], history);
 }
 
-/// The rings hold complete records only, and every commit once.
+/// Checks that the rings hold complete records only, and every commit once.
 fn check_log(clock: u64, history: &History) {
     let config = world::configuration();
     if config.wal == 0 {
@@ -138,7 +138,7 @@ fn check_collected(history: &History) {
     assert_eq!(live as usize, count, "the count of keys is wrong: {history:#?}");
 }
 
-/// The blocks and entries that something refers to, with what they are; panics when there are two uses of one.
+/// The blocks and entries that are referred to, with their uses; panics when one has two uses.
 fn used(engine: Engine, held: &[u32], history: &History) -> BTreeMap<u32, &'static str> {
     let mut used = BTreeMap::new();
     let mut add = |offset, what| {
@@ -184,8 +184,8 @@ fn has_bit(kind: u32, slab: u64) -> bool {
     unsafe { *world::at::<u64>(at) >> (slab % 64) & 1 == 1 }
 }
 
-/// Checks that the slabs have exactly what is in use, each free block once, and that those with room are found.
-/// `held` are blocks that the caller has allocated. No task may run.
+/// Checks that the slabs contain exactly the memory in use, each free block once, and that slabs with room are
+/// found. `held` are blocks that the caller has allocated. No task may run.
 pub fn check_slabs(engine: Engine, held: &[u32], history: &History) {
     let geometry = world::geometry();
     let mut used = used(engine, held, history);
@@ -197,7 +197,7 @@ pub fn check_slabs(engine: Engine, held: &[u32], history: &History) {
     assert!(used.is_empty(), "these are in no slab: {used:?} {history:#?}");
 }
 
-/// Checks a slab, and takes what is in it out of `used`.
+/// Checks a slab, and removes its blocks and entries from `used`.
 fn check_slab(engine: Engine, slab: u64, used: &mut BTreeMap<u32, &'static str>, history: &History) {
     let geometry = world::geometry();
     let start = (geometry.heap + slab * u64::from(KDB_SLAB_BYTES)) as u32;

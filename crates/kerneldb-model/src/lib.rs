@@ -2,21 +2,21 @@
 //!
 //! The headers below `crates/kerneldb/bpf/engine` are compiled for this process. The compiler's thread
 //! instrumentation calls [`runtime`] before every access to memory, and instead of every atomic instruction.
-//! There the `shuttle` library decides which thread runs next. So a test explores interleavings of exactly the
-//! code that runs in the kernel, access by access.
+//! There the `shuttle` library decides which thread runs next. A test therefore explores interleavings of
+//! exactly the code that runs in the kernel, access by access.
 //!
-//! What is modelled:
+//! The model covers:
 //!  - Processors. Threads of one processor preempt each other, and interrupts run to their end, except while a
 //!    thread has turned interrupts off.
 //!  - The memory model of x86 (TSO): a store waits in its processor's buffer for a while, which other processors
 //!    do not see. A locked instruction empties the buffer. [`Stores::Sequential`] turns the buffers off.
 //!  - All accesses to the arena, to the database's state and to the sessions' transaction words.
 //!
-//! What is not modelled: the optimizations of the eBPF compiler (the same optimizer compiles for another machine
-//! here), weaker memory models than TSO, more processors than a test starts, and the verifier's early end of
-//! loops.
+//! The model does not cover the optimizations of the eBPF compiler (the same optimizer compiles for another
+//! machine here), weaker memory models than TSO, more processors than a test starts, and the verifier's early
+//! end of loops.
 //!
-//! [`history`] records what the operators returned, and checks it; [`invariant`] checks the memory that is left.
+//! [`history`] records the results of the operators, and checks them; [`invariant`] checks the resulting memory.
 
 pub mod engine;
 pub mod history;

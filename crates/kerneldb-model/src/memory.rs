@@ -23,7 +23,7 @@ pub(crate) struct Memory {
     contexts_are_shared: bool,
 }
 
-/// Where the parts of the arena are.
+/// Offsets of the parts of the arena.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Geometry {
     pub(crate) buckets: u64,
@@ -71,7 +71,7 @@ impl Memory {
         }
     }
 
-    /// Everything as after a start of the database.
+    /// Sets everything to the state after a start of the database.
     pub(crate) fn reset(&mut self, setup: &Setup) {
         let cpus = u64::from(setup.cpus);
         assert!(setup.cpus as usize <= CPUS, "a model has at most {CPUS} processors");
@@ -144,7 +144,7 @@ impl Memory {
         if within(self.arena, ARENA_BYTES as usize) {
             return true;
         }
-        // The statistics are each processor's own.
+        // Each processor has statistics of its own.
         if within(self.state as u64, size_of::<kdb_state>()) {
             let offset = (address - self.state as u64) as usize;
             return !(offset_of!(kdb_state, stats)..offset_of!(kdb_state, removed_ts)).contains(&offset);
@@ -162,7 +162,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: nothing refers to the arena any more. The rest is kept: a process has few models.
+        // SAFETY: nothing refers to the arena any more. The other memory is kept: a process has few models.
         unsafe { libc::munmap(self.reserved, 2 * GIB4 as usize) };
     }
 }

@@ -1,12 +1,12 @@
 //! Defects that are put into copies of the engine's headers, to show that the model checker notices them.
 
-/// One defect: `text`, which is in `file` exactly once, becomes `becomes`.
+/// One defect: `becomes` replaces `text`, which is in `file` exactly once.
 pub struct Mutant {
     /// A part of the name of the compiled object.
     pub name: &'static str,
-    /// The file, from `crates/kerneldb/bpf` on.
+    /// The file, relative to `crates/kerneldb/bpf`.
     pub file: &'static str,
-    /// What is replaced.
+    /// The text to replace.
     pub text: &'static str,
     /// The replacement.
     pub becomes: &'static str,

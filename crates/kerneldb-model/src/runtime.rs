@@ -1,8 +1,8 @@
-//! What the compiled engine calls: the interface of the compiler's thread instrumentation, and the functions of
-//! shim/bedplate/kernel.h.
+//! Functions that the compiled engine calls: the interface of the compiler's thread instrumentation, and the
+//! functions of shim/bedplate/kernel.h.
 //!
-//! A plain access follows its call at once; nothing else of the model runs in between. An atomic instruction is
-//! carried out here.
+//! A plain access follows its call at once; no other task of the model runs in between. These functions execute
+//! the atomic instructions.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 

@@ -1,5 +1,5 @@
-//! How interleavings are chosen: at random, by priorities with random changes (PCT), or all of them with at most
-//! so many delays.
+//! Selection of interleavings: at random, by priorities with random changes (PCT), or all of them with a limited
+//! number of delays.
 //!
 //! Every scheduler is restricted to the tasks that may run: see [`crate::world`].
 
@@ -46,7 +46,7 @@ struct DelayBounded {
     delays: usize,
     executions: u64,
     max_executions: u64,
-    /// The decisions of this execution: what was chosen, of how many.
+    /// The decisions of this execution: the choice, and the number of alternatives.
     decisions: Vec<(usize, usize)>,
     next: usize,
     first: bool,
@@ -116,7 +116,7 @@ fn config() -> Config {
     config
 }
 
-/// How much longer than usual the randomized tests run: the environment variable `BEDPLATE_TEST_MODEL`.
+/// Factor for the duration of the randomized tests: the environment variable `BEDPLATE_TEST_MODEL`.
 fn factor() -> f64 {
     std::env::var("BEDPLATE_TEST_MODEL").ok().and_then(|text| text.parse().ok()).unwrap_or(1.0)
 }
@@ -131,12 +131,12 @@ pub fn randomized(executions: usize, model: impl Fn() + Send + Sync + Clone + 's
     }
 }
 
-/// What an exhaustive search covered.
+/// The extent of an exhaustive search.
 #[derive(Clone, Copy, Debug)]
 pub struct Covered {
     /// Schedules that were run.
     pub schedules: u64,
-    /// Whether that were all with the given number of delays.
+    /// Whether these were all schedules with the given number of delays.
     pub complete: bool,
 }
 

@@ -1,8 +1,8 @@
 //! The store buffer of a processor, as x86 has it.
 //!
 //! The stores of a buffer are applied to memory while a thread of its processor runs, and taken back before
-//! another processor's thread runs. So a processor sees its own stores at once, and others see them when they
-//! have left the buffer, in their order.
+//! another processor's thread runs. A processor therefore sees its own stores at once. Others see them when
+//! they have left the buffer, in their order.
 
 use crate::limits::STORES;
 
@@ -11,7 +11,7 @@ struct Store {
     address: u64,
     bytes: u32,
     new: [u8; 16],
-    /// What memory held when the store was applied.
+    /// Contents of the memory before the store was applied.
     old: [u8; 16],
 }
 
@@ -35,21 +35,21 @@ fn write(address: u64, bytes: u32, from: &[u8; 16]) {
 }
 
 impl StoreBuffer {
-    /// The thread is about to store to memory.
+    /// Called before the thread stores to memory.
     pub(crate) fn about_to_store(&mut self, address: u64, bytes: u32) {
         let mut store = Store { address, bytes, new: [0; 16], old: [0; 16] };
         read(address, bytes, &mut store.old);
         self.pending = Some(store);
     }
 
-    /// The store that was announced has happened.
+    /// Called after the announced store has happened.
     pub(crate) fn stored(&mut self) {
         let Some(mut store) = self.pending.take() else { return };
         read(store.address, store.bytes, &mut store.new);
         self.stores.push(store);
     }
 
-    /// The buffer holds as many stores as it may: the oldest has to leave.
+    /// Whether the buffer is full, so that the oldest store has to leave.
     pub(crate) fn is_full(&self) -> bool {
         self.stores.len() > STORES
     }
@@ -58,7 +58,7 @@ impl StoreBuffer {
         self.stores.is_empty()
     }
 
-    /// A thread of this processor runs from now on.
+    /// Called when a thread of this processor begins to run.
     pub(crate) fn apply(&mut self) {
         if self.applied {
             return;
@@ -70,7 +70,7 @@ impl StoreBuffer {
         }
     }
 
-    /// No thread of this processor runs from now on.
+    /// Called when no thread of this processor runs any more.
     pub(crate) fn take_back(&mut self) {
         if !self.applied {
             return;
@@ -81,7 +81,7 @@ impl StoreBuffer {
         }
     }
 
-    /// The oldest stores become visible to all processors. The buffer is not applied.
+    /// Makes the oldest stores visible to all processors. The buffer is not applied.
     pub(crate) fn drain(&mut self, count: usize) {
         debug_assert!(!self.applied);
         for store in self.stores.drain(..count.min(self.stores.len())) {
@@ -89,7 +89,7 @@ impl StoreBuffer {
         }
     }
 
-    /// All stores become visible to all processors; the buffer may be applied.
+    /// Makes all stores visible to all processors; the buffer may be applied.
     pub(crate) fn drain_all(&mut self) {
         self.stored();
         if self.applied {
@@ -99,7 +99,7 @@ impl StoreBuffer {
         }
     }
 
-    /// Forgets everything.
+    /// Empties the buffer.
     pub(crate) fn reset(&mut self) {
         self.stores.clear();
         self.applied = false;

@@ -1,4 +1,4 @@
-//! Clients of the modelled database: each runs some work in a session and records what it saw.
+//! Clients of the modelled database: each runs some work in a session and records the results.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,7 +16,7 @@ pub const FIRST_ERROR: u32 = KDB_ERR_CONFLICT;
 pub enum TxStep {
     /// GET of a key.
     Get(u8),
-    /// SET of a key to a new value of so many bytes.
+    /// SET of a key to a new value of this many bytes.
     Set(u8, u32),
     /// DELETE of a key.
     Del(u8),
@@ -27,11 +27,11 @@ pub enum TxStep {
 pub enum Work {
     /// Auto-commit GET of a key.
     Get(u8),
-    /// Auto-commit SET of a key to a new value of so many bytes.
+    /// Auto-commit SET of a key to a new value of this many bytes.
     Set(u8, u32),
     /// Auto-commit DELETE of a key.
     Del(u8),
-    /// GET, then compare-and-set to a new value of so many bytes, both auto-commit.
+    /// GET, then compare-and-set to a new value of this many bytes, both auto-commit.
     Cas(u8, u32),
     /// BEGIN, the steps, COMMIT.
     Commit(Vec<TxStep>),
@@ -41,9 +41,9 @@ pub enum Work {
     Snapshot(Vec<u8>),
     /// Auto-commit work while the session's own snapshot keeps versions.
     DuringSnapshot(Vec<Work>),
-    /// The collector, for up to so many entries.
+    /// The collector, for up to this many entries.
     Collect(u32),
-    /// The log's reader takes every commit that there is.
+    /// The log's reader takes all commits.
     Drain,
     /// The coarse clock advances.
     Tick,
@@ -53,14 +53,14 @@ pub enum Work {
     Evacuate(u32),
 }
 
-/// A client: where it runs, and its work.
+/// A client: its processor, its kind, and its work.
 #[derive(Clone, Debug)]
 pub struct Client {
-    /// Its processor.
+    /// The processor on which it runs.
     pub cpu: usize,
     /// A thread, or an interrupt.
     pub kind: Kind,
-    /// What it does.
+    /// The work that it does.
     pub work: Vec<Work>,
 }
 
@@ -97,7 +97,7 @@ impl Session {
 
     /// Puts a key into the I/O buffer, and a value whose words all have the same bits.
     pub fn fill(&self, key: u8, value: u64, bytes: u32) {
-        // SAFETY: the buffer is this session's, which runs no operator now.
+        // SAFETY: the buffer belongs to this session, which runs no operator now.
         let io = unsafe { &mut *world::io(self.session) };
         io.key[..8].fill(0);
         io.key[0] = key;
@@ -353,7 +353,7 @@ fn random_key(keys: u64) -> u8 {
     b'a' + random::below(keys) as u8
 }
 
-/// In a cell of any entry, in a cell of a larger one, in a block.
+/// A size for a cell of any entry, for a cell of a larger one, or for a block.
 fn random_size() -> u32 {
     [8, 40, 100][random::below(3) as usize]
 }

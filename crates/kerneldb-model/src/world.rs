@@ -1,4 +1,4 @@
-//! The processors of the model, its tasks, and when each may run.
+//! The processors of the model, its tasks, and the rules by which each may run.
 //!
 //! All tasks of an execution run on one thread of the test process, one at a time, so the state here needs no
 //! lock. It is never borrowed while another task can run.
@@ -13,19 +13,19 @@ use crate::memory::Memory;
 use crate::random;
 use crate::store_buffer::StoreBuffer;
 
-/// When a store becomes visible to other processors.
+/// The time at which a store becomes visible to other processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stores {
     /// At once: sequential consistency.
     Sequential,
     /// As late as possible: with the processor's next locked instruction, when its buffer is full, or when others
-    /// wait for something. For exhaustive search, in which chance has no place.
+    /// wait. For exhaustive search, which allows no random choices.
     Latest,
     /// After a random time.
     Random,
 }
 
-/// What a model consists of.
+/// The configuration of a model.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     /// Processors, at most [`CPUS`].
@@ -40,7 +40,7 @@ pub struct Setup {
     pub slabs: u32,
     /// The store buffers.
     pub stores: Stores,
-    /// Whether the reaper may run: then all accesses to contexts are interleaved.
+    /// Whether the reaper may run; if so, all accesses to contexts are interleaved.
     pub reaper: bool,
     /// Whether a snapshot gives way to writers as soon as the coarse clock has advanced.
     pub revoke: bool,
@@ -61,7 +61,7 @@ impl Default for Setup {
     }
 }
 
-/// What a task is to its processor.
+/// The kind of a task on its processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A thread, which other threads of its processor preempt.
@@ -77,7 +77,7 @@ struct Task {
 
 #[derive(Default)]
 struct Cpu {
-    /// The task that has turned interrupts off, and how many times.
+    /// The task that has turned interrupts off, and the number of times.
     irqs_off: Option<(usize, u32)>,
     /// The interrupt that runs.
     interrupt: Option<usize>,
@@ -91,14 +91,14 @@ struct World {
     /// The task that runs in the engine.
     current: Option<usize>,
     stores: Stores,
-    /// Stores::Random: one of so many steps drains a buffer.
+    /// Stores::Random: one of this many steps drains a buffer.
     drain_one_in: u64,
     events: u64,
     steps: u64,
 }
 
 thread_local! {
-    /// Only one task is left: accesses need no attention.
+    /// Whether only one task is left; its accesses are then not scheduled.
     static SETTLED: Cell<bool> = const { Cell::new(false) };
     static WORLD: RefCell<World> = RefCell::new(World {
         memory: Memory::new(),
@@ -132,7 +132,7 @@ impl World {
         self.tasks[id] = Some(task);
     }
 
-    /// Buffers lose stores, by chance.
+    /// Drains full buffers, and others at random.
     fn drain_some(&mut self, cpus: usize) {
         for cpu in 0..cpus {
             let buffer = &mut self.cpus[cpu].buffer;
@@ -179,7 +179,7 @@ pub fn spawn(cpu: usize, kind: Kind, f: impl FnOnce() + Send + 'static) -> threa
     thread::spawn(move || {
         let id = me();
         with(|world| world.register(id, Task { cpu }));
-        // From here on the scheduler knows what this task is.
+        // From here on the scheduler knows the kind of this task.
         switch();
         if kind == Kind::Interrupt {
             with(|world| world.cpus[cpu].interrupt = Some(id));
@@ -214,8 +214,8 @@ pub fn own_context(session: usize) -> (u64, u64) {
     engine_call(|| unsafe { ((*context).commit_ts, (*context).snapshot_ts) })
 }
 
-/// All tasks but the current one have ended: all stores are visible from here on, and the scheduler is not asked
-/// any more.
+/// Called when all tasks but the current one have ended. All stores are visible from here on, and the scheduler
+/// is not asked any more.
 pub fn settle() {
     SETTLED.set(true);
     with(|world| {
@@ -293,7 +293,7 @@ fn schedule(waiting: bool) {
     });
 }
 
-/// A plain access is about to happen.
+/// Called before a plain access.
 pub(crate) fn access(address: u64, bytes: u32, store: bool) {
     if SETTLED.get() {
         return;
@@ -316,7 +316,7 @@ pub(crate) fn access(address: u64, bytes: u32, store: bool) {
     });
 }
 
-/// A locked instruction is about to happen: it waits until the processor's stores are visible.
+/// Called before a locked instruction: waits until the processor's stores are visible.
 pub(crate) fn locked_access(address: u64) {
     access(address, 0, false);
     if SETTLED.get() {
@@ -329,7 +329,7 @@ pub(crate) fn locked_access(address: u64) {
     });
 }
 
-/// The engine waits for another processor.
+/// Called when the engine waits for another processor.
 pub(crate) fn retry() {
     if SETTLED.get() {
         return;

@@ -1,4 +1,4 @@
-//! Interleavings of the engine itself, by chance and exhaustively.
+//! Interleavings of the engine itself, at random and exhaustively.
 //!
 //! `BEDPLATE_TEST_MODEL=100` runs a hundred times as many; `SHUTTLE_RANDOM_SEED` repeats a failure.
 
@@ -58,7 +58,7 @@ fn values_move_unnoticed() {
     explore("moved");
 }
 
-/// Without and with store buffers.
+/// Runs without and with store buffers.
 fn every_schedule(name: &str) {
     for stores in [Stores::Sequential, Stores::Latest] {
         let covered = case(name).explore(Engine::real(), stores, 400_000);

@@ -9,7 +9,7 @@ use bedplate_kerneldb_model::mutants::MUTANTS;
 use bedplate_kerneldb_model::world::Stores;
 use common::{CASES, Case, MODELS, Model, case};
 
-/// Schedules of a case that a mutant is given at most.
+/// Most schedules of a case that are tried on a mutant.
 const MUTANT_SCHEDULES: u64 = 12_000;
 
 #[test]
@@ -19,12 +19,13 @@ fn every_mutant_still_applies() {
     assert!(gone.is_empty(), "the engine's text has changed; adapt these in src/mutants.rs: {gone:?}");
 }
 
-/// Whether a run fails. It has a thread of its own: a failed execution leaves nothing to the next one.
+/// Whether a run fails. It has a thread of its own, because a failed execution must not affect the
+/// next one.
 fn fails(run: impl FnOnce() + Send + 'static) -> bool {
     std::thread::spawn(run).join().is_err()
 }
 
-/// The model that notices a mutant in a share of its executions, if one does.
+/// The model that notices a mutant in a share of its executions, if there is one.
 fn noticed_by_model(engine: Engine, share: f64) -> Option<&'static str> {
     let mut models = MODELS.iter();
     let notices = |model: &&Model| {
@@ -34,7 +35,7 @@ fn noticed_by_model(engine: Engine, share: f64) -> Option<&'static str> {
     models.find(notices).map(|model| model.name)
 }
 
-/// The case that notices a mutant, if one does: exhaustive search always does the same.
+/// The case that notices a mutant, if there is one: exhaustive search is deterministic.
 fn noticed_by_case(engine: Engine) -> Option<&'static str> {
     let notices = |case: &&Case, stores| {
         fails({

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
- * Claiming buffers from the shared pools. By compare-and-swap, never by a per-CPU nesting counter: a
- * run that is preempted in process context may end after a run that started later on the same CPU.
+ * Claims buffers from the shared pools by compare-and-swap. A per-CPU nesting counter would be wrong, because
+ * a run that is preempted in process context may end after a run that started later on the same CPU.
  * A run first tries its own CPU's part of a pool, so claims rarely touch another CPU's cache lines.
  */
 #ifndef BEDPLATE_SERVER_CLAIM_H
@@ -9,12 +9,12 @@
 
 #include "maps.h"
 
-/* Set by the loader: constants to the verifier. */
+/* The loader sets them; they are constants to the verifier. */
 const volatile struct srv_config srv_config SEC(".rodata.srv") = {};
 
 /*
- * Defines a function that claims an element of a map: index + 1, or 0 if all are in use. A function of
- * its own, because the stack of what calls it is needed for the engine.
+ * Defines a function that claims an element of a map and returns index + 1, or 0 if all are in use. It is
+ * not inlined, because its callers need the stack for the engine.
  */
 #define SRV_CLAIMER(name, map, type, count)                                                        \
 	__noinline __u32 name(void)                                                                \
@@ -73,7 +73,7 @@ static __always_inline void srv_begin(struct srv_input *in, struct srv_conn *con
 	in->queue = conn->queue;
 }
 
-/* Claims a request buffer with what it takes to run commands: index + 1, or 0. */
+/* Claims a request buffer and an output, which a run of commands needs. Returns index + 1, or 0. */
 __noinline __u32 srv_claim(void)
 {
 	__u32 index = srv_claim_input();

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
  * The commands that the kernel answers. A command is either done here completely, reply included, or
- * it has had no effect and goes to the event loop with everything behind it (SRV_DEFER), to be executed
- * there: commands that wait for the disk, and errors that are worth another try: those of auto-commit writes,
- * and a full log ring. Any other error inside of a transaction has failed it and is therefore the reply.
+ * it has no effect here. Then the event loop executes it, with everything behind it (SRV_DEFER).
+ * The event loop executes commands that wait for the disk. It also retries auto-commit writes that
+ * failed, and commands that met a full log ring. Any other error inside a transaction has failed the
+ * transaction and is therefore the reply.
  *
  * A program works on the keys of one partition. A command on a key of another one has no effect either, and
  * is done by that partition's program, which in->jump names (SRV_JUMP, run.h).
@@ -19,7 +20,7 @@
 #define SRV_DEFER 1
 #define SRV_JUMP 2
 
-/* What the loop in run.h goes on with: indexes of the programs in srv_jumps. */
+/* The programs with which the loop in run.h continues, as indexes of srv_jumps. */
 #define SRV_ON(partition) (2 * (partition))        /* the commands of `in` */
 #define SRV_EXEC(partition) (2 * (partition) + 1)  /* a queue of MULTI (multi.h) */
 
@@ -99,14 +100,14 @@ static __always_inline void srv_set_hash(struct srv_input *in, const struct srv_
 	in->io.hash = c->hash;
 }
 
-/* A tail call more is allowed: the kernel ends a chain after 33, the trampoline's included. */
+/* Most tail calls for a packet. The kernel ends a chain after 33, the trampoline's included. */
 #define SRV_JUMPS 31u
 
 /*
- * Asks for the program at `to`, which goes on with `run`; or SRV_DEFER, if the packet has had too many of them
- * already, or if the connection is being closed. The programs find their input by the connection. The
- * event loop marks it as closed and then waits until there is no input, before it takes it apart; here
- * the two are done in the opposite order, so that one of both sides always notices the other.
+ * Asks for the program at `to`, which continues with the input `run`. Returns SRV_DEFER if the packet has had
+ * too many tail calls already, or if the connection is being closed. The programs find their input by the
+ * connection. To close a connection, the event loop marks it as closed and then waits until it has no input.
+ * This function does the two in the opposite order, so one of both sides always notices the other.
  */
 __noinline int srv_jump(struct srv_input *in, __u32 run, __u32 to)
 {
@@ -125,7 +126,7 @@ __noinline int srv_jump(struct srv_input *in, __u32 run, __u32 to)
 	return SRV_JUMP;
 }
 
-/* At the end of a run, after all else that it does with the connection. */
+/* Ends a run. It must be the last thing that the run does with the connection. */
 static __always_inline void srv_end_run(struct srv_input *in, struct srv_conn *conn)
 {
 	if (in->jumps)
@@ -173,8 +174,8 @@ __noinline int srv_count_miss(void)
 	return 0;
 }
 
-/* Whether more than so many slabs are free for every size. It looks at one word of their bitmap only, so the answer may be
- * no although there are. */
+/* Whether more than `slabs` slabs are free for every size. It looks at one word of their bitmap only, so it may say no
+ * although enough slabs are free. */
 static __always_inline int srv_has_slabs(int slabs)
 {
 	__u32 hint = LOAD(&super()->hints[KDB_KIND_FREE]);
@@ -188,8 +189,8 @@ static __always_inline int srv_has_slabs(int slabs)
 	return word != 0;
 }
 
-/* Whether the partition may run out of memory: in a transaction that would be final, so the event loop,
- * which can provide more, has to run the command. */
+/* Whether the partition may run out of memory. That would fail a transaction, so the event loop, which can
+ * provide more memory, has to run the command. */
 static __always_inline int srv_short_of_memory(void)
 {
 	struct kdb_arena __arena *arena = super();
@@ -300,8 +301,8 @@ __noinline int srv_do_del(struct srv_input *in, struct srv_output *out, struct k
 }
 
 /*
- * What is left to do after COMMIT or ROLLBACK: every partition releases its own locks. The reply is made
- * already.
+ * The last step of COMMIT or ROLLBACK: every partition releases its own locks. The reply is already
+ * appended.
  */
 __noinline int srv_do_release(struct srv_input *in, struct kdb_ctx *ctx)
 {
@@ -333,7 +334,7 @@ __noinline int srv_do_end(struct srv_input *in, struct srv_output *out, struct k
 	if (!in || !out || !ctx)
 		return SRV_DEFER;
 	state = ctx->state;
-	/* What has begun must not run out of tail calls. */
+	/* Once the transaction has ended, srv_do_release() must not run out of tail calls. */
 	if (ctx->partitions & ~(1ull << kdb_config.partition) && in->jumps + KDB_MAX_PARTITIONS > SRV_JUMPS)
 		return SRV_DEFER;
 	if (!commit && (state == KDB_TX_ACTIVE || state == KDB_TX_READ_ONLY))

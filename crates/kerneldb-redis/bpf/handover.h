@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
- * Giving the turn on a connection to the event loop (layout.h states the rules). Nothing here can fail for want
+ * Gives the turn on a connection to the event loop (layout.h states the rules). Nothing here can fail for lack
  * of room: a signal is a bit, and everything else was claimed before the first command had an effect.
  */
 #ifndef BEDPLATE_SERVER_HANDOVER_H
@@ -44,8 +44,8 @@ static __always_inline void srv_count_passed(__u32 bytes)
 	}
 }
 
-/* Leaves the replies made in `in`, and the number of request bytes they answer, to the event loop. To be
- * followed by srv_begin_turn(). */
+/* Leaves the replies made in `in`, and the number of request bytes they answer, to the event loop. The
+ * caller must call srv_begin_turn() next. */
 static __always_inline void srv_leave_replies(struct srv_conn *conn, struct srv_input *in)
 {
 	if (!in->opos)
@@ -53,10 +53,10 @@ static __always_inline void srv_leave_replies(struct srv_conn *conn, struct srv_
 	conn->skip = in->pos;
 	conn->replies_len = in->opos;
 	conn->replies = in->out;
-	in->out = 0; /* the event loop's now */
+	in->out = 0; /* the event loop owns it now */
 }
 
-/* Begins the event loop's turn and passes it `len` bytes; it was the verdict's turn before. */
+/* Ends the verdict's turn: begins the event loop's turn and passes it `len` bytes. */
 __noinline int srv_begin_turn(struct srv_conn *conn, __u32 idx, __u32 len)
 {
 	if (!conn)
@@ -66,7 +66,7 @@ __noinline int srv_begin_turn(struct srv_conn *conn, __u32 idx, __u32 len)
 	return 0;
 }
 
-/* Whether it is the event loop's turn; then `len` bytes are passed to it. */
+/* Whether it is the event loop's turn. If so, passes `len` bytes to the event loop. */
 static __always_inline int srv_pass_in_turn(struct srv_conn *conn, __u32 len)
 {
 	__u64 turn = *(volatile __u64 *)&conn->turn;

@@ -3,8 +3,8 @@
  * The memory that the server's eBPF programs and its event loop share. This is its only definition: the Rust
  * side is generated from this file. Fields named `*_ns` are nanoseconds of CLOCK_MONOTONIC.
  *
- * At any time one of these writes a field, so no field except `turn` needs an atomic update. The groups of
- * fields below are named for their usual writer:
+ * At any time only one of these sides writes a field, so no field except `turn` needs an atomic update. The
+ * groups of fields below are named after their usual writer:
  *   verdict  runs with the socket's lock held, hence once at a time per connection
  *   sk_msg   the same, so the verdict and sk_msg of one connection never overlap
  *   server   the event loop's thread
@@ -34,8 +34,8 @@ struct srv_reply {
 	__u32 _pad;
 };
 
-/* Why the kernel gave a connection up; the event loop closes it. A slow event loop or a slow client is never
- * a reason. */
+/* The reasons for which the kernel gives a connection up; the event loop closes it. A slow event loop or a
+ * slow client is never a reason. */
 enum srv_broken {
 	SRV_OK = 0,
 	SRV_CARRIER_SIZE = 2,     /* a packet came to sk_msg that is not the expected one */
@@ -66,21 +66,21 @@ struct srv_peer {
  *     passes the packet (SK_PASS): it adds 2 * length + 1 to `turn` and raises the connection's signal.
  *   - In the event loop's turn, the verdict passes every packet: it adds 2 * length by compare-and-swap. If
  *     the compare-and-swap fails, the event loop has just ended its turn, so the packet is the verdict's.
- *   - The event loop ends its turn by compare-and-swap from 2 * n + 1 to 2 * n, where n is the number of bytes
- *     that it has read and completely answered. It fails if the verdict has passed more bytes since.
- *   - The local fast path does as the verdict does, but only while nothing of the connection is under way.
+ *   - The event loop ends its turn by compare-and-swap from 2 * n + 1 to 2 * n. It has read and completely
+ *     answered n bytes. The operation fails if the verdict has passed more bytes since.
+ *   - The local fast path follows the verdict's rules, but only runs while the connection is at rest (local.h).
  *
  * Passed bytes are in the socket's receive buffer, where the event loop reads them. They count against that
- * buffer, so TCP's window closes when the event loop does not read: that is what slows the client down.
+ * buffer. So TCP's window closes when the event loop does not read, which slows the client down.
  *
  * The event loop has its turn until all commands of a packet that was passed are answered, although the
- * verdict may have executed the first ones. It takes everything that this needs before the first command
- * has an effect: the replies to those commands stay in the output that the verdict has claimed (`replies`,
- * `replies_len`), and `skip` is the number of their request bytes, which come first in what the event loop
- * reads. The queue of MULTI (`queue`) changes hands in the same way. The verdict sets these fields before it
+ * verdict may have executed the first ones. The verdict claims everything that this needs before the first
+ * command has an effect. The replies to those commands stay in the output that the verdict has claimed
+ * (`replies`, `replies_len`). `skip` is the number of their request bytes, which the event loop reads
+ * first. The queue of MULTI (`queue`) changes hands in the same way. The verdict sets these fields before it
  * adds to `turn`; the event loop takes them and clears them before it ends its turn.
  *
- * The event loop sends only in its turn and while `queued == sent`; therefore sk_msg knows that data it sees is
+ * The event loop sends only in its turn and while `queued == sent`. Therefore sk_msg knows that data is
  * a carrier if, and only if, `queued != sent`. With the last reply, sk_msg can end the event loop's turn
  * on its behalf (`give`, `give_len`), so that the request that follows that reply is the verdict's.
  */
@@ -106,7 +106,7 @@ struct srv_conn {
 	__u32 _pad2;
 	__u64 _pad3[2];
 	/* line 2: server, except for the first two, which the verdict sets with `replies` */
-	__u32 skip;               /* bytes at the start of what comes next that are executed */
+	__u32 skip;               /* executed bytes at the start of the next passed bytes */
 	__u32 replies_len;        /* bytes of their replies */
 	__u32 generation;         /* of this index; changes with every connection */
 	__u32 flags;              /* SRV_CONN_* */
@@ -145,12 +145,12 @@ struct srv_queue {
 };
 
 /*
- * Signals to the event loop. A signal says "look at connection N" and nothing else: the connection itself says
- * why (the event loop's turn began, `want_drained` came true, or the connection is broken). So a signal is one
- * bit, which cannot be lost for want of room, and raising it twice is the same as raising it once.
+ * Signals to the event loop. A signal says "look at connection N" and nothing else. The connection itself has the
+ * reason: the event loop's turn began, `want_drained` came true, or the connection is broken. So a signal is one
+ * bit, which cannot be lost for lack of room, and raising it twice is the same as raising it once.
  *
- * A program sets the bit of connection N in word N / SRV_SIGNAL_BITS of srv_signals, and if it was clear, writes
- * a record into srv_bell, which wakes the event loop. The event loop empties the bell before it clears and
+ * A program sets the bit of connection N in word N / SRV_SIGNAL_BITS of srv_signals. If the bit was clear, it
+ * writes a record into srv_bell, which wakes the event loop. The event loop empties the bell before it clears and
  * reads the words, so a bell that is full is as good as one more record.
  */
 #define SRV_SIGNAL_BITS 64u
@@ -167,7 +167,7 @@ struct srv_config {
 	__u64 netns;              /* cookie of the server's network namespace */
 };
 
-/* Until when commands are for the event loop, which lets them wait (CLIENT PAUSE, SHUTDOWN); in ns, 0 = not. */
+/* Until these times the event loop gets the commands, and lets them wait (CLIENT PAUSE, SHUTDOWN); 0 = no pause. */
 struct srv_gate {
 	__u64 all_until_ns;       /* every command */
 	__u64 writes_until_ns;    /* commands that write */
@@ -197,7 +197,7 @@ struct srv_stats {
 	__u64 reply_bytes;
 	__u64 passed;             /* packets passed to the event loop */
 	__u64 passed_bytes;
-	__u64 no_buffer;          /* passed for want of a free buffer */
+	__u64 no_buffer;          /* passed because no buffer was free */
 	__u64 back_pressure;      /* passed because the send buffer was too full */
 	__u64 broken;             /* connections given up */
 	__u64 local;              /* commands answered by the local fast path (also in `commands`) */

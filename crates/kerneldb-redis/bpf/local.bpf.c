@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
- * The local fast path's programs: one on every process of the cgroup that notices connections to the
- * server, one on those connections' sockets, behind a trampoline as in server.bpf.c.
+ * The local fast path's programs. One runs for every process of the cgroup and notices connections to the
+ * server. One is on those connections' sockets, behind a trampoline as in server.bpf.c.
  */
 #include <bedplate/kdb.h>
 #include <bpf/bpf_endian.h>

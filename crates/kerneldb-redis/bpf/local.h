@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
- * The local fast path: commands of a client on this machine are answered inside its own send call, on
+ * The local fast path answers the commands of a client on this machine inside its own send call, on
  * the client's socket, without TCP. The reply goes straight to the socket's receiving side.
  *
- * It may only be taken when nothing of the connection is under way: then no other side works on the
- * session, and the reply cannot overtake an earlier one. That is the case if
- *   - every byte that the client has sent over TCP was dealt with by the verdict,
- *   - the connection is not with user space, and every reply of the kernel was given to TCP,
- *   - every byte that the server has ever sent was read by the client, and
- *   - so was every earlier reply of this path.
- * The client cannot send meanwhile, for its socket is locked; the event loop cannot take the connection
- * apart, for it needs srv_conn.lock. Whatever is not certain passes, and the server answers.
+ * It may only run while the connection is at rest: then no other side works on the session, and the reply
+ * cannot overtake an earlier one. A connection is at rest if
+ *   - the verdict has dealt with every byte that the client has sent over TCP,
+ *   - it is not the event loop's turn, and the kernel has given every reply to TCP,
+ *   - the client has read every byte that the server has ever sent, and
+ *   - the client has read every earlier reply of this path.
+ * The client cannot send meanwhile, because its socket is locked. The event loop cannot take the connection
+ * apart, because it needs srv_conn.lock. If any of this is uncertain, the message passes, and the server answers.
  */
 #ifndef BEDPLATE_SERVER_LOCAL_H
 #define BEDPLATE_SERVER_LOCAL_H
@@ -22,7 +22,7 @@
 
 #define SRV_USER_DATA_FLAGS 7ul /* low bits of sk_user_data */
 
-/* Where a client's stream began. */
+/* TCP's sequence number at which a client's stream began. */
 struct srv_base {
 	__u32 seq;
 	__u32 valid;
@@ -45,7 +45,7 @@ static __always_inline int srv_has_read(struct tcp_sock *tp)
 	return first == head;
 }
 
-/* Whether nothing of the connection is under way; the lock is held. */
+/* Whether the connection is at rest. The caller must hold its lock. */
 static __always_inline int srv_at_rest(struct srv_conn *conn, const struct srv_peer *peer, struct tcp_sock *tp,
 				       struct srv_base *base)
 {
@@ -87,7 +87,7 @@ __noinline __u32 srv_local_conn(struct sk_msg_md *msg, struct srv_peer *peer)
 		peer->server_ip[1] = msg->remote_ip6[1];
 		peer->server_ip[2] = msg->remote_ip6[2];
 		peer->server_ip[3] = msg->remote_ip6[3];
-		barrier(); /* the branches must not share loads: their offsets in msg are not to be computed */
+		barrier(); /* the branches must not share loads, because the verifier refuses computed offsets in msg */
 	} else {
 		peer->client_ip[2] = SRV_MAPPED;
 		peer->client_ip[3] = msg->local_ip4;
@@ -101,8 +101,8 @@ __noinline __u32 srv_local_conn(struct sk_msg_md *msg, struct srv_peer *peer)
 }
 
 /*
- * The first half: if the connection is at rest, it is locked and the claimed input's index + 1 is
- * returned; else 0, and the message passes.
+ * The first half: if the connection is at rest, locks it and returns the claimed input's index + 1.
+ * Otherwise it returns 0, and the message passes.
  */
 __noinline __u32 srv_local_take(struct sk_msg_md *msg)
 {
@@ -167,10 +167,10 @@ broken:
 }
 
 /*
- * Some commands were executed, but not all. The message goes to the server as it is, and the event loop
- * gets the replies that there are, to send them before those of the rest. (They cannot be given to the
- * client here: the kernel unlocks the client's socket before it delivers what is redirected, so that the
- * reply to the rest might overtake them.)
+ * Handles a message of which only some commands were executed. The message goes to the server unchanged. The
+ * event loop gets the replies made so far and sends them before the others. This path cannot give them to
+ * the client. The kernel unlocks the client's socket before it delivers a redirected message, so the reply
+ * to the rest might overtake them.
  */
 static __always_inline int srv_local_partly(struct srv_input *in, struct srv_conn *conn)
 {
@@ -231,7 +231,7 @@ __noinline __u32 srv_local_taken(struct sk_msg_md *msg)
 	return conn ? conn->input : 0;
 }
 
-/* Goes on where another program has left off. */
+/* Continues where another program has left off. */
 static __always_inline int srv_local_on(struct sk_msg_md *msg)
 {
 	struct srv_input *in = SRV_LOOKUP(srv_inputs, srv_local_taken(msg) - 1);
@@ -260,9 +260,9 @@ static __always_inline int srv_local_exec(struct sk_msg_md *msg)
 }
 
 /*
- * A client that has shut its sending side down sends nothing more, so its socket leaves the path, unless
- * it has replies of this path to read. It must: the kernel's read of a socket in a map says EAGAIN, even on
- * a blocking socket, when something else than data wakes it, as the acknowledgement of the shutdown does.
+ * Takes the socket of a client that has shut its sending side down off the path, unless it has replies of
+ * this path to read. That is necessary because a read of a socket in a map returns EAGAIN, even if the socket
+ * is blocking, when something other than data wakes it. The acknowledgement of the shutdown does so.
  */
 static __always_inline void srv_leave_local(struct bpf_sock_ops *ops)
 {
@@ -279,7 +279,7 @@ static __always_inline void srv_leave_local(struct bpf_sock_ops *ops)
 	bpf_map_delete_elem(&srv_locals, &cookie);
 }
 
-/* Takes note of a connection that a process of this network namespace has opened to the server. */
+/* Records a connection that a process of this network namespace has opened to the server. */
 static __always_inline void srv_note_local(struct bpf_sock_ops *ops)
 {
 	struct bpf_sock *sk = ops->sk;

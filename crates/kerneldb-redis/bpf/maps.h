@@ -29,19 +29,19 @@ struct srv_input {
 	__u32 opos;               /* bytes of replies so far */
 	__u32 limit;              /* most bytes of replies */
 	__u32 commands;
-	__u32 flags;              /* of the connection */
+	__u32 flags;              /* the connection's flags */
 	__u32 conn, session;      /* indexes */
 	__u32 out;                /* index + 1 of the claimed output; 0 = none */
 	__u32 batch;              /* commands parsed */
-	__u32 cmd;                /* of them: the one being executed */
+	__u32 cmd;                /* index of the command being executed */
 	__u32 parsed;             /* next byte to parse */
-	__u32 step;               /* of a loop */
+	__u32 step;               /* position of a loop */
 	__u32 queue;              /* srv_conn.queue */
-	__u32 jump;               /* the program to go on with + 1; 0 = none */
-	__u32 jumps;              /* so many tail calls were made */
-	__u32 ending;             /* a transaction has ended but for some locks (srv_do_release) */
-	__u32 stop;               /* the event loop has to go on */
-	__u32 outer;              /* of an EXEC: the packet's input + 1 */
+	__u32 jump;               /* the program that continues + 1; 0 = none */
+	__u32 jumps;              /* number of tail calls so far */
+	__u32 ending;             /* a transaction has ended but holds some locks (srv_do_release) */
+	__u32 stop;               /* the event loop has to continue */
+	__u32 outer;              /* for an EXEC: the packet's input + 1 */
 	struct srv_command cmds[SRV_BATCH];
 	struct kdb_io io;
 	__u8 bytes[SRV_CHUNK_BUF];

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
-/* Exchanging the content of a message that is about to be sent. */
+/* Exchanges the content of a message that is about to be sent. */
 #ifndef BEDPLATE_SERVER_MESSAGE_H
 #define BEDPLATE_SERVER_MESSAGE_H
 
 #include "maps.h"
 
 /*
- * Makes room for `len` bytes in one piece at the start of the message: either its own first bytes or, if
- * it is shorter than that, a new page in front of them. Then srv_trim() drops what was there before.
+ * Makes room for `len` bytes in one piece at the start of the message. The room is the message's own first
+ * bytes or, if it is shorter than that, a new page in front of them. Then srv_trim() drops the old bytes.
  */
 static __always_inline int srv_open(struct sk_msg_md *msg, __u32 from, __u32 len)
 {
@@ -23,8 +23,8 @@ static __always_inline int srv_trim(struct sk_msg_md *msg, __u32 from, __u32 len
 	return len < from && bpf_msg_pop_data(msg, len, from - len, 0) ? -1 : 0;
 }
 
-/* Where byte `q` of the message is, as `bytes` writable bytes; leaves the statement expression's loop or
- * block with `or_else` if it is not that long. */
+/* Address of byte `q` of the message, with `bytes` writable bytes. If the message is too short, `or_else`
+ * leaves the loop or block around the statement expression. */
 #define SRV_DATA(msg, q, bytes, or_else)                                                           \
 	({                                                                                         \
 		void *d = (void *)(long)(msg)->data;                                               \
@@ -45,9 +45,9 @@ static __always_inline int srv_trim(struct sk_msg_md *msg, __u32 from, __u32 len
 	})
 
 /*
- * Copies `len` bytes at `src` to the start of the message. `mask` + 1 bytes is the room at src, a power of
- * two, except that a word may begin at every one of them. The last word overlaps the one before; only
- * replies shorter than a word are copied in halves.
+ * Copies `len` bytes at `src` to the start of the message. The room at src is `mask` + 1 bytes, a power of
+ * two, and enough behind them that a word may begin at each of them. The last word overlaps the one before;
+ * only replies shorter than a word are copied in halves.
  */
 #define SRV_FILL(msg, src, len, mask)                                                              \
 	do {                                                                                       \

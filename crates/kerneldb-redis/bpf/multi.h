@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
  * MULTI, EXEC and DISCARD. Between MULTI and EXEC the requests wait, as they were sent, in a buffer of the
- * connection. EXEC runs them in one transaction, from a second input: all of them or none. If anything
- * is in the way (a lock conflict, an error, too long a reply, keys of several partitions), the transaction
- * is rolled back, and the event loop gets the queue and EXEC as if it had queued them itself; so
- * it does with any request that is not queued here, whatever is wrong with it. Such an EXEC has no effect here.
+ * connection. EXEC runs them in one transaction, from a second input: all of them or none. If it meets an
+ * obstacle (a lock conflict, an error, too long a reply, keys of several partitions), it rolls the
+ * transaction back. Then the event loop gets the queue and EXEC as if it had queued them itself. Such an
+ * EXEC has no effect here. The event loop also gets the queue with any request that the kernel cannot queue.
  *
- * WATCH is only known to the event loop, which then keeps the connection.
+ * Only the event loop knows WATCH; it then keeps the connection.
  */
 #ifndef BEDPLATE_SERVER_MULTI_H
 #define BEDPLATE_SERVER_MULTI_H
@@ -38,7 +38,7 @@ __noinline int srv_start_multi(struct srv_input *in, struct srv_output *out)
 	return SRV_DONE;
 }
 
-/* After EXEC and DISCARD, and when the event loop takes over. */
+/* Frees the queue after EXEC and DISCARD. */
 __noinline int srv_end_multi(struct srv_conn *conn, __u32 queue)
 {
 	struct srv_queue *q = SRV_LOOKUP(srv_queues, queue - 1);
@@ -50,7 +50,7 @@ __noinline int srv_end_multi(struct srv_conn *conn, __u32 queue)
 	return 0;
 }
 
-/* Whether a request is known to be right: whatever is wrong with one is the event loop's to say. */
+/* Whether a request is certainly valid. If it is not, the event loop gets it and replies with the error. */
 static __always_inline int srv_can_queue(const struct srv_command *c)
 {
 	if (c->nargs == 1)
@@ -89,7 +89,7 @@ static __always_inline int srv_enqueue(struct srv_input *in, struct srv_output *
 	return SRV_DONE;
 }
 
-/* A number of at most five digits and CR LF behind `mark`. */
+/* Appends `mark`, a number of at most five digits, and CR LF. */
 static __always_inline void srv_say_count(struct srv_input *in, struct srv_output *out, char mark, __u32 n)
 {
 	__u32 digits = n >= 10000 ? 5 : n >= 1000 ? 4 : n >= 100 ? 3 : n >= 10 ? 2 : 1;
@@ -145,15 +145,15 @@ __noinline int srv_start_exec(struct srv_input *in, struct srv_output *out, stru
 		SRV_RELEASE(ex);
 		return SRV_DEFER;
 	}
-	in->jumps++; /* back */
+	in->jumps++; /* for the way back */
 	if (srv_jump(in, claimed, SRV_EXEC(partition)) == SRV_JUMP)
 		return SRV_JUMP;
-	/* The connection is being closed: that ends the transaction, too. */
+	/* The connection is being closed, which ends the transaction, too. */
 	SRV_RELEASE(ex);
 	return SRV_DEFER;
 }
 
-/* The end of EXEC, in the program of its partition: commits if all went well; `in` goes on in any case. */
+/* Ends EXEC in the program of its partition: commits if all commands succeeded. `in` continues in any case. */
 __noinline int srv_end_exec(struct srv_input *in, struct srv_input *ex)
 {
 	struct srv_conn *conn;
@@ -191,7 +191,7 @@ __noinline int srv_end_exec(struct srv_input *in, struct srv_input *ex)
 	return 0;
 }
 
-/* A request between MULTI and the end of EXEC. */
+/* Executes a request between MULTI and the end of EXEC. */
 __noinline int srv_do_multi(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx)
 {
 	struct srv_conn *conn;

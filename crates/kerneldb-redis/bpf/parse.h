@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
  * Finds one command in the request bytes: a RESP array of up to four bulk strings, or an inline
- * command of up to four words without quotes. Whatever is more, incomplete or wrong is not judged
- * here: it goes to the event loop, whose parser knows the whole protocol.
+ * command of up to four words without quotes. A request that is longer, incomplete or invalid goes to the
+ * event loop, whose parser knows the whole protocol.
  *
- * Requests are read in words of eight bytes, which may lie beyond the packet: those are old bytes of the
- * buffer. So what is found there is only believed once its end was compared with the packet's length.
+ * Requests are read in words of eight bytes, which may lie beyond the packet, where the buffer has old
+ * bytes. So a parsed command counts only once its end was compared with the packet's length.
  * Positions are below SRV_CHUNK and every access is masked to that, so that the verifier sees bounds.
  */
 #ifndef BEDPLATE_SERVER_PARSE_H
@@ -52,7 +52,7 @@ __noinline __u64 srv_number(struct srv_input *in, __u32 p)
 		return 0;
 	if ((__u8)(word >> (8 * n + 8)) != '\n')
 		return 0;
-	/* Zeros before the digits make them eight. */
+	/* Pads the digits to eight with zeros in front. */
 	digits = (word << (64 - 8 * n) | '0' * SRV_ONES >> 8 * n) - '0' * SRV_ONES;
 	if ((digits | (digits + 0x76 * SRV_ONES)) & 0x80 * SRV_ONES)
 		return 0;

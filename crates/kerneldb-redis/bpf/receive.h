@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
  * The receiving half: runs for every packet of a connection. If it can execute all commands of the packet, the
- * packet itself carries the replies: it is redirected to the sending side of its own socket with its
- * length unchanged (TCP counts the bytes received by it), and the sending half exchanges its content for the
+ * packet itself carries the replies. It is redirected to the sending side of its own socket with its
+ * length unchanged, because TCP counts the received bytes by it. The sending half exchanges its content for the
  * replies. Otherwise the whole packet is passed to the event loop, which reads it from the socket.
  */
 #ifndef BEDPLATE_SERVER_RECEIVE_H
@@ -13,11 +13,11 @@
 #include "sock.h"
 
 #define SRV_SMALLEST_LIMIT 4096u /* no reply is started with less room in the send buffer */
-#define SRV_SEND_OVERHEAD 1280   /* what TCP accounts for a small segment beyond its bytes */
+#define SRV_SEND_OVERHEAD 1280   /* bytes that TCP accounts for a small segment beyond its data */
 
 /*
- * How many bytes of replies the socket's send buffer surely takes. The carrier is sent without
- * waiting, and what does not fit would be lost, so a quarter of the buffer stays free.
+ * Number of reply bytes that certainly fit into the socket's send buffer. The carrier is sent without
+ * waiting, and bytes that do not fit would be lost, so a quarter of the buffer stays free.
  */
 static __always_inline __u32 srv_room(struct __sk_buff *skb, struct srv_conn *conn)
 {
@@ -40,8 +40,8 @@ static __always_inline __u32 srv_room(struct __sk_buff *skb, struct srv_conn *co
 }
 
 /*
- * Makes sure that the packet is sent as one piece, as the sending half needs it: its bytes are either
- * all in its head or all in one fragment (the usual case: then nothing is copied), or are put together.
+ * Makes sure that the packet is sent as one piece, as the sending half needs it. If its bytes are neither
+ * all in its head nor all in one fragment (the usual case), this function copies them together.
  */
 __noinline int srv_one_piece(struct __sk_buff *ctx, __u32 len)
 {
@@ -92,7 +92,7 @@ static __always_inline void srv_queue(struct srv_input *in, struct srv_conn *con
 	conn->queued_bytes += len;
 	__sync_fetch_and_add(&conn->queued, 1);
 	if (slot != SRV_NO_SLOT)
-		in->out = 0; /* sk_msg's now */
+		in->out = 0; /* sk_msg owns it now */
 }
 
 /* The connection of a packet, or null while it is being closed. */
@@ -107,11 +107,11 @@ static __always_inline struct srv_conn *srv_conn_of(struct __sk_buff *skb, __u32
 	return SRV_LOOKUP(srv_conns, *found);
 }
 
-#define SRV_PASSED 0xffffffffu /* of srv_take(): the packet is the event loop's */
+#define SRV_PASSED 0xffffffffu /* result of srv_take(): the packet is the event loop's */
 
 /*
- * The first half: decides whether the packet is the kernel's and gets everything that can be missing,
- * before the first command has an effect. Returns the claimed input's index + 1; or SRV_PASSED; or 0, if
+ * The first half: decides whether the packet is the kernel's, and claims every buffer that it may need
+ * before the first command has an effect. Returns the claimed input's index + 1, or SRV_PASSED. Returns 0 if
  * the packet is to be dropped because its connection is being closed.
  */
 __noinline __u32 srv_take(struct __sk_buff *skb)
@@ -189,14 +189,14 @@ __noinline int srv_give(struct __sk_buff *skb, struct srv_input *in)
 		}
 	}
 	srv_end_run(in, conn);
-	/* From here on the local path may take the connection: nothing of this run may be left in it. */
+	/* From here on the local path may take the connection, so this run must be finished with it. */
 	barrier();
 	*(volatile __u64 *)&conn->bytes_in = conn->bytes_in + in->len;
 	srv_release(in);
 	return action;
 }
 
-/* Between the halves run the commands, with as little as possible of the stack in use. */
+/* The commands run between the halves, with as little of the stack in use as possible. */
 static __always_inline int srv_receive(struct __sk_buff *skb)
 {
 	__u32 claimed = srv_take(skb);
@@ -221,7 +221,7 @@ __noinline __u32 srv_taken(struct __sk_buff *skb)
 	return conn ? conn->input : 0;
 }
 
-/* Goes on where another program has left off. */
+/* Continues where another program has left off. */
 static __always_inline int srv_receive_on(struct __sk_buff *skb)
 {
 	struct srv_input *in = SRV_LOOKUP(srv_inputs, srv_taken(skb) - 1);

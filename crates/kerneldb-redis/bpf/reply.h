@@ -13,7 +13,7 @@
 _Static_assert(KDB_TX_LOCKS == 128 && KDB_TX_BYTES == 16777216 && KDB_CHAIN_MAX == 256,
 	        "srv_say_error says so");
 
-/* Where byte `o` of the replies goes, as a word; the buffer is twice as long as the replies. */
+/* Address of byte `o` of the replies, as a word; the buffer is twice as long as the replies. */
 #define SRV_TO(out, o)                                                                             \
 	({                                                                                         \
 		__u64 *to = (__u64 *)&(out)->bytes[(o) & (SRV_REPLY_MAX - 1)];                     \
@@ -29,7 +29,7 @@ _Static_assert(KDB_TX_LOCKS == 128 && KDB_TX_BYTES == 16777216 && KDB_CHAIN_MAX 
 		(in)->opos += sizeof(text) - 1;                                                    \
 	})
 
-/* Appends what the command layer says about an error that has failed the transaction (exec.rs, error_reply). A full log
+/* Appends the command layer's reply to an error that has failed the transaction (exec.rs, error_reply). A full log
  * ring does not fail it. */
 __noinline int srv_say_error(struct srv_input *in, struct srv_output *out, int status)
 {
@@ -72,8 +72,8 @@ __noinline int srv_say_error(struct srv_input *in, struct srv_output *out, int s
 	return 0;
 }
 
-/* Appends the value in the I/O buffer as a bulk string; 0, or -1 (and nothing is appended) if it does not
- * fit. Stores whole words: what comes next, or nothing, goes over what is too much. */
+/* Appends the value in the I/O buffer as a bulk string. Returns 0, or -1 if it does not fit; then nothing is
+ * appended. It stores whole words; the next reply overwrites the excess bytes. */
 __noinline int srv_say_bulk(struct srv_input *in, struct srv_output *out)
 {
 	__u64 head;

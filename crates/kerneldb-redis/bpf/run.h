@@ -2,9 +2,9 @@
 /*
  * Runs the commands of a packet: parses some, looks ahead for them, executes them one by one.
  *
- * If a command is for another program (in->jump), that one is called and goes on in the middle of the
- * batch; all that it needs to know is in `in`, which the connection names. So every program begins with
- * what the last one has left, and the last one does what follows the commands.
+ * If a command is for another program (in->jump), that program is called and continues in the middle of the
+ * batch. Its whole state is in `in`, which it finds by the connection. So every program begins where the
+ * program before it stopped, and the last one finishes the run.
  */
 #ifndef BEDPLATE_SERVER_RUN_H
 #define BEDPLATE_SERVER_RUN_H
@@ -18,7 +18,7 @@ __noinline int srv_is_paused(struct srv_input *in, __u64 name)
 	struct srv_gate *gate = SRV_LOOKUP(srv_gates, 0);
 	__u64 until, writes;
 
-	/* The event loop must not end again what has ended. */
+	/* The event loop must not end a transaction again that has ended. */
 	if (!in || !gate || in->ending)
 		return 0;
 	until = *(volatile __u64 *)&gate->all_until_ns;
@@ -38,7 +38,7 @@ static __always_inline int srv_command(struct srv_input *in, struct srv_output *
 
 	if (srv_is_paused(in, name))
 		return SRV_DEFER;
-	/* What has ended is not to be ended again by the event loop, and needs no more room. */
+	/* A transaction that has ended needs no more room, and the event loop must not end it again. */
 	if (!in->ending && in->opos + SRV_REPLY_MIN > in->limit)
 		return SRV_DEFER;
 	if (in->queue) {
@@ -171,7 +171,7 @@ static __always_inline void srv_run(struct srv_input *in)
 	}
 }
 
-/* Goes on with another program if one was asked for; if not, or if there is none, this returns. */
+/* Continues with another program if one was asked for. Returns if none was, or if the array lacks it. */
 #define SRV_GO_ON(ctx, array, in)                                                                  \
 	do {                                                                                       \
 		if ((in)->jump)                                                                    \

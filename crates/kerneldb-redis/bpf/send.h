@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
- * The sending half: runs for everything that leaves through a connection's socket. If it is a carrier,
- * its content becomes the oldest reply that waits; what the event loop sends passes unchanged.
+ * The sending half: runs for everything that leaves through a connection's socket. The content of a carrier
+ * becomes the oldest reply that waits. Data that the event loop sends passes unchanged.
  *
- * Wrong bytes are never sent: the carrier must have the expected length, and TCP must have taken all
- * of the reply before it (write_seq tells), else the connection is broken.
+ * Wrong bytes are never sent. The carrier must have the expected length, and TCP must have taken all
+ * of the reply before it (write_seq tells). Otherwise the connection is broken.
  */
 #ifndef BEDPLATE_SERVER_SEND_H
 #define BEDPLATE_SERVER_SEND_H
@@ -13,8 +13,8 @@
 #include "message.h"
 #include "sock.h"
 
-/* Ends the event loop's turn with its last reply, if the event loop has asked for that and has read all that
- * was passed. TCP must have room for all of the reply, because the event loop cannot send a rest after its
+/* Ends the event loop's turn with its last reply, if the event loop has asked for that and has read all passed
+ * bytes. TCP must have room for all of the reply, because the event loop cannot send a rest after its
  * turn. The socket is locked until TCP has taken the reply, so the verdict does not run before that. */
 static __always_inline void srv_give_back(struct srv_conn *conn, struct sock *sk, __u32 size)
 {
@@ -45,13 +45,13 @@ static __always_inline int srv_send(struct sk_msg_md *msg)
 	seq = tp->write_seq;
 	found = bpf_map_lookup_elem(&srv_cookies, &cookie);
 	if (!found)
-		return SK_DROP; /* being closed: what comes now is a carrier without a reply */
+		return SK_DROP; /* being closed: this is a carrier without a reply */
 	idx = *found;
 	conn = bpf_map_lookup_elem(&srv_conns, &idx);
 	if (!conn || conn->broken)
 		return SK_DROP;
 	if (conn->next_seq && (__u32)conn->next_seq != seq) {
-		/* No wonder if the peer has reset the connection: the event loop hears of that anyway. */
+		/* If the peer has reset the connection, the event loop hears of that anyway. */
 		if (((struct sock *)tp)->__sk_common.skc_state != SRV_TCP_CLOSE)
 			srv_break(conn, idx, SRV_SHORT_SEND);
 		return SK_DROP;
@@ -89,8 +89,8 @@ static __always_inline int srv_send(struct sk_msg_md *msg)
 	}
 	conn->next_seq = conn->out_seq = 1ull << 32 | (__u32)(seq + len);
 	conn->sent_bytes += len;
-	/* A locked operation: `sent` is visible before `want_drained` is read; the event loop does the
-	 * two in the opposite order, so one of both sides always notices the other. */
+	/* This is a locked operation, so `sent` is visible before `want_drained` is read. The event loop does
+	 * the two in the opposite order, so one of both sides always notices the other. */
 	__sync_fetch_and_add(&conn->sent, 1);
 	if (failed || srv_trim(msg, size, len)) {
 		srv_break(conn, idx, SRV_NO_PAGES);

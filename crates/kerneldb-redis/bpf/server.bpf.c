@@ -3,11 +3,11 @@
  * The Redis-protocol server in the kernel (paper 5.2): programs on the sockets that the event loop
  * accepted and put into srv_socks.
  *
- * A socket map's programs are bound to a socket when it is inserted. What is attached are therefore
- * trampolines; the server proper is behind program arrays and can be exchanged while connections stay.
+ * A socket map's programs are bound to a socket when it is inserted. Therefore only trampolines are
+ * attached; the server proper is behind program arrays and can be exchanged while connections stay.
  *
- * A program can use one arena only, so this is loaded once for every partition; the programs of the first
- * one begin, and those that follow are chosen by the keys (run.h).
+ * A program can use one arena only, so this object is loaded once for every partition. The programs of the
+ * first partition begin a run; the keys decide which programs continue it (run.h).
  */
 #include <bedplate/kdb.h>
 #include "receive.h"
@@ -37,8 +37,8 @@ int srv_sender(struct sk_msg_md *msg)
 	return srv_send(msg);
 }
 
-/* Without a program behind it a packet has no answer: the connection would hang, so drop is right
- * only because the loader fills the arrays before the first socket is inserted. */
+/* A packet without a program behind it would get no answer, and the connection would hang. Dropping it is
+ * right only because the loader fills the arrays before the first socket is inserted. */
 SEC("sk_skb/verdict")
 int srv_verdict_entry(struct __sk_buff *skb)
 {

@@ -1,9 +1,9 @@
-//! Every parser of bytes from outside, fed with arbitrary ones: what the targets in `fuzz/` call, and the
-//! tests below. Each function panics if a promise is broken.
+//! Feeds arbitrary bytes to every parser of bytes from outside. The targets in `fuzz/` and the tests below call
+//! these functions. Each function panics if a guarantee is broken.
 
 use crate::resp::{Limits, ProtocolError, RequestParser};
 
-/// Requests of clients: the same whatever portions they come in.
+/// Requests of clients: the parser finds the same requests for all portions of the bytes.
 pub fn requests(input: &[u8]) {
     let Some((&portion, input)) = input.split_first() else { return };
     let whole = parse(input, input.len().max(1));
@@ -36,7 +36,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn bytes() -> impl Strategy<Value = Vec<u8>> {
-        // Small numbers are what lengths and kinds are made of.
+        // Small numbers are frequent, because lengths and kinds are small.
         let byte =
             prop_oneof![3 => 0..4u8, 2 => any::<u8>(), 1 => Just(b'\n'), 1 => Just(b'*'), 1 => Just(b'$')];
         proptest::collection::vec(byte, 0..300)

@@ -1,4 +1,4 @@
-//! Limits of the server, and what happens at each of them.
+//! Limits of the server, and its behaviour at each of them.
 
 use std::time::Duration;
 
@@ -55,8 +55,8 @@ pub(crate) const QUEUES: u32 = 128;
 // slows the client down.
 
 /// Bytes of keys and values from which on a transaction that a request began (EXEC, MSET) stays open while it waits for
-/// room in the log ring, because its records may never fit into the ring as a whole. A shorter one is rolled back and
-/// begun anew, so that other connections can have its locks meanwhile.
+/// room in the log ring. Its records may never fit into the ring as a whole. A shorter one is rolled back and
+/// started again, so that other connections can have its locks meanwhile.
 pub(crate) const LONG_TRANSACTION_BYTES: usize = bedplate_kerneldb::limits::LOG_RING_BYTES_MIN as usize / 4;
 
 /// Request bytes that the event loop reads from one connection and executes before it serves the next one.
@@ -74,10 +74,10 @@ pub(crate) const TURN_EVENTS: usize = 256;
 /// Memory of sent replies that a connection keeps for the next ones.
 pub(crate) const KEPT_OUTPUT_BYTES: usize = 1 << 20;
 
-/// Longest reply with which the event loop's turn ends in the moment in which the reply leaves.
+/// Longest reply in bytes whose departure ends the event loop's turn.
 pub(crate) const TURN_END_REPLY_BYTES: usize = 16 << 10;
 
-/// How often the event loop looks at every connection for what no event announces.
+/// Interval at which the event loop checks every connection for changes that no event announces.
 pub(crate) const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Shortest time for which a request waits before it is tried again.

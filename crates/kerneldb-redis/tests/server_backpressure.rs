@@ -1,5 +1,5 @@
-//! Back pressure: a client that sends faster than the server works is slowed down by TCP. It is never
-//! disconnected, and it does not slow down the clients beside it.
+//! Back pressure: TCP slows down a client that sends faster than the server works. The client is never
+//! disconnected, and does not slow down the clients beside it.
 
 mod common;
 mod server;
@@ -20,13 +20,13 @@ use server::model::{Pipeline, pipeline};
 use server::{Client, Random, bulk, config, config_with, eventually, request, start};
 
 /// The longest time for which a client beside a busy one may wait for a reply. The machine that runs the tests
-/// may be busy with other things, so this is far above what an idle machine needs.
+/// may be busy with other things, so this is far longer than on an idle machine.
 const BYSTANDER_MAX: Duration = Duration::from_secs(5);
 
 fn open(dir: &Path, durability: Durability, server: ServerConfig) -> (Arc<Store>, ServerHandle) {
     let memory_bytes = 64 << 20;
     let database = Config { memory_bytes, max_sessions: 256, wal_ring_bytes: 1 << 20, ..Config::default() };
-    // As little as possible, so that a disk that stands still is soon noticed.
+    // The limit is as low as possible, so that the server soon notices a stalled disk.
     let max_unsynced_bytes = 1 << 20;
     let wal = WalConfig { durability, max_unsynced_bytes, ..WalConfig::default() };
     let wal = (durability != Durability::Off).then_some(wal);
@@ -68,7 +68,7 @@ fn with_bystander(addr: SocketAddr, work: impl FnOnce()) -> Duration {
     })
 }
 
-/// 5,000 SETEX of 200 bytes in one call, replies read by a second thread.
+/// `count` SETEX of 200 bytes, and their replies.
 fn setex(count: usize) -> (Vec<u8>, Vec<u8>) {
     let value = [b'v'; 200];
     let one = |i: usize| request(&[b"SETEX", format!("key:{i}").as_bytes(), b"1000", &value]);
@@ -119,8 +119,8 @@ fn many_pipelining_clients_are_answered() {
 }
 
 /// Sends a pipeline in portions of random length while this thread reads and compares the replies. At some marks
-/// the sender waits for all replies so far, so that the kernel answers again; `calm` is how many marks are between
-/// two such on the average.
+/// the sender waits for all replies so far, so that the kernel answers again. `calm` is the average number of marks
+/// between two such waits.
 fn converse(client: &mut Client, pipeline: &Pipeline, seed: u64, calm: usize) {
     let received = AtomicUsize::new(0);
     let mut writer = client.socket.try_clone().unwrap();
@@ -158,7 +158,7 @@ fn converse(client: &mut Client, pipeline: &Pipeline, seed: u64, calm: usize) {
     });
 }
 
-/// 50 MB of every kind of command, in portions that end anywhere: each reply is the expected one.
+/// For 50 MB of every kind of command, in portions that end anywhere, each reply is the expected one.
 #[test]
 fn mixed_pipelines_have_the_replies_of_a_model() {
     if !can_run() {
@@ -171,7 +171,7 @@ fn mixed_pipelines_have_the_replies_of_a_model() {
                 let mut client = running.client();
                 scope.spawn(move || {
                     let pipeline = pipeline(i, &format!("client{i}"), megabytes << 20);
-                    // From one that hardly ever waits to one that waits very often.
+                    // The first client waits very often, the last one hardly ever.
                     converse(&mut client, &pipeline, i, [1, 4, 30, 1000][i as usize - 1]);
                 });
             }
@@ -211,7 +211,7 @@ fn resident_bytes() -> usize {
     statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
 }
 
-/// Waits until a number that grows does not grow any more.
+/// Waits until a growing number stops growing.
 fn until_it_stands_still(what: &AtomicUsize) {
     let (mut last, mut since) = (what.load(Ordering::Relaxed), Instant::now());
     eventually("the senders wait", || {
@@ -228,7 +228,7 @@ struct ShutDown<'a>(&'a [Client]);
 
 impl Drop for ShutDown<'_> {
     fn drop(&mut self) {
-        // One that is disconnected already is as good.
+        // A connection that has ended already needs no shutdown.
         self.0.iter().for_each(|client| client.socket.shutdown(Shutdown::Both).unwrap_or(()));
     }
 }
@@ -242,7 +242,7 @@ fn flood(mut socket: TcpStream, requests: &[u8], rounds: usize, sent: &AtomicUsi
     Ok(())
 }
 
-/// A client sends 64 MB and reads nothing: it has to wait, without harm to others. Then it reads everything.
+/// A client that sends 64 MB and reads nothing has to wait, without harm to others. Then it reads everything.
 #[test]
 fn a_client_that_reads_late_gets_every_reply() {
     if !can_run() {
@@ -278,7 +278,7 @@ fn a_client_that_reads_late_gets_every_reply() {
 #[test]
 fn clients_that_do_not_read_take_bounded_memory() {
     const CLIENTS: usize = 64;
-    /// Unsent replies (1 MiB and one reply), a portion of input, and what the allocator keeps beside them.
+    /// Bytes of unsent replies (1 MiB and one reply), a portion of input, and the allocator's overhead.
     const EACH: usize = 3 << 20;
     if !can_run() {
         return;
@@ -300,7 +300,7 @@ fn clients_that_do_not_read_take_bounded_memory() {
         assert!(grown < CLIENTS * EACH, "{} MiB for {CLIENTS} clients", grown >> 20);
         let longest = with_bystander(running.addr, || std::thread::sleep(Duration::from_millis(200)));
         assert!(longest < BYSTANDER_MAX, "the client beside them waited {longest:?}");
-        // Only the client beside them has gone.
+        // Only the client beside them has disconnected.
         eventually("it is gone", || running.server.stats().unwrap().clients <= CLIENTS as u64);
         assert_eq!(running.server.stats().unwrap().clients, CLIENTS as u64, "a client was disconnected");
     });
@@ -308,7 +308,7 @@ fn clients_that_do_not_read_take_bounded_memory() {
     running.finish();
 }
 
-/// When the memory is full, writes are refused one by one, and everything else goes on.
+/// When the memory is full, writes are refused one by one, and everything else continues.
 #[test]
 fn pipelines_go_on_when_the_memory_is_full() {
     const KEYS: usize = 80_000;
@@ -385,7 +385,7 @@ impl Drop for Frozen<'_> {
     }
 }
 
-/// While the disk stands still, writes wait and reads go on; afterwards every write is answered.
+/// While the disk stalls, writes wait and reads are answered. Afterwards every write is answered.
 #[test]
 fn pipelines_wait_for_a_disk_that_stands_still() {
     if !can_run() {
@@ -393,7 +393,7 @@ fn pipelines_wait_for_a_disk_that_stands_still() {
     }
     let disk = match Disk::mount() {
         Ok(disk) => disk,
-        // Without the right to mount (in a container, for example) no disk can be stopped.
+        // Without the right to mount (in a container, for example) the test cannot stall a disk.
         Err(e) => return eprintln!("skipped: {e}"),
     };
     for (durability, count) in [(Durability::Async, 100_000), (Durability::Sync, 5000)] {
@@ -417,7 +417,7 @@ fn pipelines_wait_for_a_disk_that_stands_still() {
                 }
             });
             until_it_stands_still(&got);
-            // Longer than a lock conflict is waited for.
+            // Longer than the server retries after a lock conflict.
             let longest = with_bystander(server.local_addr(), || std::thread::sleep(Duration::from_secs(2)));
             assert!(longest < BYSTANDER_MAX, "{durability:?}: the client beside it waited {longest:?}");
             assert!(!receiver.is_finished(), "{durability:?}: writes did not wait for the disk");

@@ -1,5 +1,5 @@
-//! When the kernel's workers, which send the replies, are in the scheduler's batch class. One test: the workers
-//! are the whole machine's.
+//! Tests when the kernel's workers, which send the replies, are in the scheduler's batch class. There is only one
+//! test, because the whole machine uses the workers.
 
 mod common;
 mod server;
@@ -15,7 +15,7 @@ use server::{Running, config, eventually, start};
 
 const CLIENTS: u64 = 24;
 
-/// How many workers are in the batch class.
+/// Number of workers in the batch class.
 fn in_batch_class() -> usize {
     let tasks = fs::read_dir("/proc").unwrap().flatten();
     tasks
@@ -29,7 +29,7 @@ fn in_batch_class() -> usize {
         .count()
 }
 
-/// Clients that ask one thing after the other, while `during` runs; replies per second.
+/// Lets clients send one request after the other while `during` runs. Returns the replies per second.
 fn ask_busily(running: &Running, clients: u64, during: impl FnOnce()) -> u64 {
     let (stop, replies, started) = (AtomicBool::new(false), AtomicU64::new(0), Instant::now());
     thread::scope(|scope| {
@@ -52,7 +52,7 @@ fn ask_busily(running: &Running, clients: u64, during: impl FnOnce()) -> u64 {
     (replies.into_inner() as f64 / started.elapsed().as_secs_f64()) as u64
 }
 
-/// Leaves no processor idle, whatever else there is to do comes first.
+/// Leaves no processor idle. All other work has priority.
 fn occupied(during: impl FnOnce()) {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {

@@ -33,7 +33,7 @@ fn slow_reader() {
             }
         }
     });
-    // Meanwhile others are served.
+    // The server serves others meanwhile.
     let before = running.server.stats().unwrap();
     eventually("the buffers are full", || {
         let stats = running.server.stats().unwrap();
@@ -52,7 +52,7 @@ fn slow_reader() {
     running.finish();
 }
 
-/// One that never reads at all does not hold anything up when it goes.
+/// A client that never reads delays nothing when it disconnects.
 #[test]
 fn never_reads() {
     if !can_run() {
@@ -91,7 +91,7 @@ fn more_long_replies_at_once_than_buffers() {
     clients[0].expect(b"+OK\r\n");
     let reply = bulk(&value);
     for _ in 0..5 {
-        // In two packets, so that the second reply of most connections waits for the first one.
+        // Each client sends two packets, so that the second reply of most connections waits for the first one.
         (0..2).for_each(|_| clients.iter_mut().for_each(|c| c.send(&words("GET k"))));
         clients.iter_mut().for_each(|c| c.expect(&reply.repeat(2)));
     }
@@ -288,7 +288,7 @@ fn idle_and_killed_connections_are_closed() {
     if !can_run() {
         return;
     }
-    // Long enough that nobody is taken for idle on a machine that has no time for him.
+    // Long enough that no active client counts as idle on a busy machine.
     let limit = Duration::from_secs(4);
     let running = start(ServerConfig { idle_timeout: Some(limit), ..config() });
     let mut idle = running.client();
@@ -296,7 +296,7 @@ fn idle_and_killed_connections_are_closed() {
     let start = Instant::now();
     idle.ask("PING", "+PONG");
     idle.socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-    // Answered in the kernel, so that user space only knows of it by the kernel's time stamp.
+    // The kernel answers these, so user space knows of them only by the kernel's time stamp.
     loop {
         busy.ask("GET k", "$-1");
         match idle.socket.read(&mut [0]) {
@@ -382,7 +382,7 @@ fn shutdown_command() {
     running.server.wait().unwrap();
 }
 
-/// Keys of partitions other than the programs' own reach user space, transactions over several included.
+/// The kernel answers commands on keys of all partitions, transactions over several partitions included.
 #[test]
 fn several_partitions() {
     if !can_run() {
@@ -408,7 +408,7 @@ fn several_partitions() {
             c.ask(&format!("SET p{i} x"), "+OK");
         }
         c.ask(if round == 1 { "ROLLBACK" } else { "COMMIT" }, "+OK");
-        // In one packet: the programs of the partitions take turns.
+        // The commands are in one packet, so the programs of the partitions take turns.
         let (mut input, mut output) = (Vec::new(), Vec::new());
         for i in 0..24 {
             input.extend(words(&format!("GET p{i}")));
@@ -420,7 +420,7 @@ fn several_partitions() {
     let after = running.server.stats().unwrap();
     assert_eq!(after.kernel_commands - before.kernel_commands, 3 * (50 + 1 + 100 + 1 + 24));
     assert_eq!(after.passed, before.passed, "the kernel answers for all partitions");
-    // More turns than the kernel allows in one packet: the event loop does the rest.
+    // This takes more tail calls than the kernel allows for one packet, so the event loop does the rest.
     let (mut input, mut output) = (Vec::new(), Vec::new());
     for i in 0..500 {
         input.extend(words(&format!("SET p{} {i}", i % 50)));
@@ -434,7 +434,7 @@ fn several_partitions() {
     running.finish();
 }
 
-/// Over IPv6, and over IPv4 to a socket for both: the kernel answers as ever.
+/// The kernel also answers over IPv6, and over IPv4 to a socket for both.
 #[test]
 fn ipv6() {
     if !can_run() {
@@ -455,8 +455,8 @@ fn ipv6() {
     }
 }
 
-/// Requests in lockstep, every other one for the event loop: the others are all answered in the kernel,
-/// none of them makes another round through user space because it came too early.
+/// Every other request in lockstep is for the event loop. The kernel answers all of the others: none of them
+/// reaches user space because it came too early.
 #[test]
 fn back_to_the_kernel_with_the_reply() {
     if !can_run() {
@@ -470,7 +470,7 @@ fn back_to_the_kernel_with_the_reply() {
         c.ask("INCR n", &format!(":{}", i + 1));
         c.ask("GET k", "$1\r\nv");
     }
-    // A reply that is longer than what is given back at once.
+    // This reply is too long to end the turn with it.
     let value = vec![b'x'; 40_000];
     for _ in 0..50 {
         c.send(&request(&[b"SET", b"long", &value]));
@@ -485,8 +485,8 @@ fn back_to_the_kernel_with_the_reply() {
     running.finish();
 }
 
-/// A COMMIT in several partitions, with the room for replies in one packet ending around it: it is answered
-/// once, by whomever.
+/// A COMMIT in several partitions near the limit on one packet's replies is answered once, by the kernel or by
+/// the event loop.
 #[test]
 fn commit_at_the_limit_of_replies() {
     if !can_run() {

@@ -1,4 +1,4 @@
-//! What a reply promises about the disk.
+//! Tests the guarantees of a reply about the disk.
 
 mod common;
 mod server;
@@ -26,7 +26,7 @@ fn open(dir: &Path, durability: Durability, server: ServerConfig) -> (Arc<Store>
 }
 
 /// Under sync durability a write's reply comes after its commit is on disk, from the first write on, in
-/// transactions and pipelines too; reads stay with the kernel.
+/// transactions and pipelines too. The kernel still answers reads.
 #[test]
 fn sync_replies_wait_for_the_disk() {
     if !can_run() {

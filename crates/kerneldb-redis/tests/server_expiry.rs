@@ -65,7 +65,7 @@ fn expired_keys_leave_and_info_says_so() {
     running.finish();
 }
 
-/// What the kernel answers is in INFO as if the event loop had answered it.
+/// INFO's figures, which are the same whether the kernel or the event loop answers.
 fn figures(running: &Running, kernel: bool) -> Vec<(&'static str, u64)> {
     let mut c = running.client();
     c.ask("SET k v", "+OK");

@@ -1,4 +1,4 @@
-//! A full log ring makes the clients of the server wait, inside of transactions as well: nobody gets an error.
+//! A full log ring makes the clients of the server wait, inside transactions as well. No client gets an error.
 
 mod common;
 mod server;
@@ -14,7 +14,7 @@ use bedplate_kerneldb_redis::server::{ServerConfig, ServerHandle};
 use common::{can_run, small};
 use server::{Client, bulk, eventually, no_checkpoints, request, start_on, ways, words};
 
-/// What the log writer takes out of the rings while the disk stands still.
+/// Bytes that the log writer takes out of the rings while the disk stalls.
 const MOST_UNSYNCED_BYTES: usize = 1 << 20;
 
 fn open(disk: &SimulatedDisk, server: ServerConfig) -> (Arc<Store>, ServerHandle) {
@@ -32,7 +32,7 @@ fn open(disk: &SimulatedDisk, server: ServerConfig) -> (Arc<Store>, ServerHandle
     start_on(disk, config, server)
 }
 
-/// Lets the disk go on when the test ends, however it ends: the store cannot be closed while the disk stands still.
+/// Lets the disk continue when the test ends, even by a panic, because the store cannot be closed while the disk stalls.
 struct GoesOn<'a>(&'a SimulatedDisk);
 
 impl Drop for GoesOn<'_> {
@@ -41,7 +41,7 @@ impl Drop for GoesOn<'_> {
     }
 }
 
-/// Lets the disk stand still and writes until the log writer no longer takes anything out of the rings.
+/// Stalls the disk, and writes until the log writer no longer takes anything out of the rings.
 fn stop_log(disk: &SimulatedDisk, store: &Store) {
     disk.hold_syncs(true);
     let mut session = store.database().session().unwrap();
@@ -49,7 +49,7 @@ fn stop_log(disk: &SimulatedDisk, store: &Store) {
     while written < 2 * MOST_UNSYNCED_BYTES {
         match session.set(b"other", &[1; 30_000], Default::default()) {
             Ok(_) => written += 30_000,
-            // The log writer has stopped before; the ring that the transaction finds is full already.
+            // The log writer has stopped already, so the ring is full.
             Err(bedplate_kerneldb::Error::WalFull) => break,
             Err(e) => panic!("{e}"),
         }
@@ -57,13 +57,13 @@ fn stop_log(disk: &SimulatedDisk, store: &Store) {
     }
 }
 
-/// Requests of a transaction, with their replies. They write several times what the rings hold.
+/// Requests of a transaction, with their replies. They write several times the size of the rings.
 fn requests(rings_bytes: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
     let key = |i: usize| format!("key{}", i % 60);
     let (short, long) = (vec![b's'; 500], vec![b'l'; 50_000]);
     let mut all = Vec::new();
     let mut ask = |args: &[&[u8]], reply: &[u8]| all.push((request(args), [reply, b"\r\n"].concat()));
-    // In the kernel, most of these.
+    // The kernel answers most of these.
     for i in 0..rings_bytes / 500 + 1 {
         ask(&[b"SET", key(i).as_bytes(), &short], b"+OK");
     }
@@ -86,8 +86,8 @@ fn requests(rings_bytes: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
     all
 }
 
-/// A client in BEGIN and one in MULTI write more than the rings hold, while the log is not written for some time, and get
-/// nothing but the replies of their requests.
+/// A client in BEGIN and one in MULTI write more than the rings hold, while the log is not written for some time. They get
+/// only the replies to their requests.
 #[test]
 fn transactions_wait_for_a_full_log_ring() {
     if !can_run() {
@@ -120,7 +120,7 @@ fn transactions_wait_for_a_full_log_ring() {
             let client = Client::new(server.local_addr());
             let mut sender = Client { socket: client.socket.try_clone().unwrap() };
             let mut client = client;
-            // As long as the client waits for a reply.
+            // The same limit as for the client's reads.
             sender.socket.set_write_timeout(Some(Duration::from_secs(60))).unwrap();
             std::thread::scope(|scope| {
                 let started = Instant::now();
@@ -128,7 +128,7 @@ fn transactions_wait_for_a_full_log_ring() {
                 let receiver = scope.spawn(|| client.expect(&output));
                 eventually("the ring is full", || store.database().stats().wal_full > refused + 20);
                 assert!(!receiver.is_finished(), "{name}: the transaction did not wait");
-                // The disk is slow for a while, and then goes on.
+                // The disk is slow for a while, and then continues.
                 for _ in 0..10 {
                     disk.hold_syncs(false);
                     std::thread::sleep(Duration::from_millis(1));

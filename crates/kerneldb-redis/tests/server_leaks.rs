@@ -1,4 +1,4 @@
-//! What is left in the kernel after a server: nothing.
+//! A server leaves nothing behind in the kernel.
 
 mod common;
 mod server;
@@ -26,8 +26,8 @@ fn ours() -> BTreeSet<String> {
     found
 }
 
-/// All maps and programs of the kernel, by number only. They are not opened, as an iterator over their
-/// descriptions would: opening and closing a program array that is being freed makes the kernel leak it.
+/// All maps and programs of the kernel, by number only. An iterator over their descriptions would open them. The kernel
+/// leaks a program array that is opened and closed while it is being freed.
 fn all() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let kinds: [(&str, unsafe extern "C" fn(u32, *mut u32) -> i32); 2] =
@@ -70,7 +70,7 @@ fn nothing_is_left_behind() {
         c.ask("GET k", "$1\r\nv");
         c.ask("INCR n", ":1");
         seen.extend(ours());
-        // With the connection open.
+        // The connection is still open.
         running.server.shutdown().unwrap();
         assert_eq!(c.rest(), b"");
     }

@@ -1,4 +1,4 @@
-//! The local fast path: the same replies in the same order, inside of the clients' send calls.
+//! The local fast path gives the same replies in the same order, inside the clients' send calls.
 
 mod common;
 mod server;
@@ -50,7 +50,7 @@ fn answers_in_the_send_call() {
     let after = running.server.stats().unwrap();
     assert_eq!(after.local_commands - before.local_commands, 12, "{after:?}");
     assert_eq!(after.packets, before.packets, "nothing went over TCP");
-    // There and back again.
+    // The turn goes back and forth.
     for i in 0..50 {
         c.ask("INCR n", &format!(":{}", i + 1));
         c.ask("GET k", "$1\r\nv");
@@ -219,7 +219,7 @@ fn half_closed_clients_read_to_the_end() {
     running.finish();
 }
 
-/// The server goes while clients are busy; they see the connection end, nothing else.
+/// If the server stops while clients are busy, they see the end of the connection and nothing else.
 #[test]
 fn server_stops_under_load() {
     let Some(running) = start_local(config()) else { return };

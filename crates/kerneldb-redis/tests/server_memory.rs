@@ -71,7 +71,7 @@ fn memory_moves_between_all_sizes_of_values() {
     }
 }
 
-/// A database that was full once has no memory left that was never used, but free slabs.
+/// A database that was full once has no unused memory left, but it has free slabs.
 #[test]
 fn the_kernel_answers_transactions_again_when_a_full_database_has_been_emptied() {
     if !can_run() {
@@ -96,7 +96,7 @@ fn the_kernel_answers_transactions_again_when_a_full_database_has_been_emptied()
     running.finish();
 }
 
-/// The lock on a key that does not exist takes memory. A command that writes nothing, or only deletes, must not fail
+/// Locking an absent key takes memory. A command that writes nothing, or only deletes, must not fail
 /// when there is none.
 #[test]
 fn a_full_database_says_what_is_not_there_and_deletes_what_is() {

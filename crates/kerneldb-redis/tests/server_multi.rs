@@ -1,4 +1,4 @@
-//! MULTI, EXEC and DISCARD: whoever answers, the replies and the data are the same.
+//! MULTI, EXEC and DISCARD have the same replies and effects in every way of answering.
 
 mod common;
 mod server;
@@ -76,7 +76,7 @@ fn bytes(conversation: &[(&str, &str)]) -> (Vec<u8>, Vec<u8>) {
     (input, output)
 }
 
-/// Every way a server can be set up that has MULTI take another way.
+/// A server for each way in which MULTI can be executed.
 fn servers() -> Vec<Running> {
     let partitions = bedplate_kerneldb::Config {
         partitions: 3,
@@ -163,7 +163,7 @@ fn the_kernel_executes() {
     }
 }
 
-/// A queue that is too long, keys of many partitions, results that are too long: all the same to the client.
+/// The client sees no difference if a queue is too long, if keys are in many partitions, or if results are too long.
 #[test]
 fn large_ones() {
     if !can_run() {
@@ -228,8 +228,8 @@ fn more_than_there_are_queues() {
     running.finish();
 }
 
-/// Money moves between accounts in transactions of several kinds while others look at all accounts at
-/// once: the sum never changes.
+/// Money moves between accounts in transactions of several kinds while others read all accounts at
+/// once. The sum never changes.
 #[test]
 fn serializable() {
     if !can_run() {
@@ -263,11 +263,11 @@ fn serializable() {
                         if from == to {
                             continue;
                         }
-                        // Blind exchanges of fixed pairs keep the sum, too: both get what both had.
+                        // A discarded write keeps the sum, too.
                         let mut input = words("MULTI");
                         input.extend(words(&format!("SET acc{from} {}", START + round)));
                         if thread == 2 {
-                            // Known to the event loop only.
+                            // Only the event loop knows this command.
                             input.extend(words(&format!("STRLEN acc{from}")));
                         }
                         input.extend(words("DISCARD"));
@@ -296,7 +296,7 @@ fn serializable() {
     }
 }
 
-/// Moves 1 from one account to another: reads them under WATCH, writes them in MULTI, until it works.
+/// Moves 1 from one account to another: reads them under WATCH and writes them in MULTI, until EXEC succeeds.
 fn transfer(c: &mut Client, from: usize, to: usize) {
     loop {
         c.send(
@@ -379,8 +379,8 @@ fn redis() -> Option<Redis> {
     Some(redis)
 }
 
-/// Random requests, most of them in and around MULTI: the same replies as from Redis. Without WATCH, for
-/// which a key that came and went is unchanged here, and is not in Redis.
+/// Random requests, most of them in and around MULTI, have the same replies as from Redis. WATCH is left out: a key
+/// that came and went is unchanged to it here, but not in Redis.
 #[test]
 fn the_same_as_redis() {
     if !can_run() {
@@ -433,7 +433,7 @@ fn the_same_as_redis() {
                 input.extend(words(requests[random.below(requests.len())]));
             }
             let mark = format!("end{round}");
-            // Its reply shows that all others have arrived; twice, as it may only be queued.
+            // Its reply shows that all others have arrived. It is sent twice, because the first may only be queued.
             input.extend(words("DISCARD"));
             input.extend(words(&format!("ECHO {mark}")));
             let at = 1 + random.below(input.len());

@@ -1,4 +1,4 @@
-//! CLIENT PAUSE and SHUTDOWN hold what the kernel answers, too.
+//! CLIENT PAUSE and SHUTDOWN also hold commands that the kernel answers.
 
 mod common;
 mod server;
@@ -12,7 +12,7 @@ use bedplate_kerneldb_redis::server::{Server, ServerConfig};
 use common::{can_run, has_cgroup2, small};
 use server::{Client, Running, config, eventually, start, words};
 
-/// Long enough for a pause that is ended by the test.
+/// Length of a pause that the test ends, in milliseconds.
 const LONG_MS: u64 = 60_000;
 
 /// Sends a request and makes sure that no reply comes for a while.
@@ -45,7 +45,7 @@ fn pauses(running: &Running) {
     writer.expect(b"+OK\r\n");
     reader.expect(b"*1\r\n+OK\r\n");
 
-    // A transaction that was open before: its COMMIT waits.
+    // The COMMIT of a transaction that was open before waits.
     writer.ask("BEGIN", "+OK");
     writer.ask("SET t 1", "+OK");
     admin.ask(&format!("CLIENT PAUSE {LONG_MS} WRITE"), "+OK");
@@ -118,7 +118,7 @@ fn a_shutdown_with_checkpoint_serves_until_it_is_done() {
         let server = Server::start(store.clone(), server_config()).unwrap();
         (store, server)
     };
-    // 4 MiB at 1 MiB per second: a checkpoint of some seconds.
+    // A checkpoint of 4 MiB at 1 MiB per second takes some seconds.
     let (store, server) = open(Some(1 << 20));
     let mut filler = Client::new(server.local_addr());
     let value = "v".repeat(4096);
@@ -137,7 +137,7 @@ fn a_shutdown_with_checkpoint_serves_until_it_is_done() {
     admin.expect(b"-ERR Errors trying to SHUTDOWN. Check logs.\r\n");
     filler.expect(b"+OK\r\n");
     other.ask("GET late", "$1\r\n1");
-    // The next one is not aborted, although its client leaves.
+    // The next shutdown is not aborted, although its client disconnects.
     admin.send(&words("SHUTDOWN"));
     drop(admin);
     assert_eq!(other.rest(), b"");

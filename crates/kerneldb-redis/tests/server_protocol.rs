@@ -1,4 +1,4 @@
-//! The protocol over real sockets: what the kernel answers, what user space answers, and both mixed.
+//! Tests the protocol over real sockets: answers of the kernel, of user space, and of both mixed.
 
 mod common;
 mod server;
@@ -78,8 +78,8 @@ fn split_at_every_byte() {
     }
 }
 
-/// Thousands of commands of both kinds, in chunks that fall anywhere, sometimes waited for and sometimes
-/// not: every reply in its place.
+/// Thousands of commands of both kinds, in chunks that end anywhere, sometimes waited for and sometimes
+/// not, have every reply in its place.
 #[test]
 fn mixed_pipelines_stay_in_order() {
     if !can_run() {
@@ -118,7 +118,7 @@ fn large_values() {
     c.expect(b"+OK\r\n");
     c.send(&request(&[b"GET", &[b'k'; 255]]));
     c.expect(b"$1\r\nv\r\n");
-    // A request far beyond every limit is consumed or refused, and the server goes on.
+    // A request far beyond every limit is consumed or refused, and the server continues.
     let mut huge = running.client();
     huge.socket.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
     let _ = huge.socket.write_all(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$8000000\r\n");
@@ -164,8 +164,8 @@ fn garbage_closes_the_connection() {
     running.finish();
 }
 
-/// A client that says all and shuts its side down at once gets all replies, whether the server had
-/// accepted it by then or not.
+/// A client that sends everything and shuts its side down at once gets all replies, whether or not the server had
+/// accepted it by then.
 #[test]
 fn half_closed_clients_are_answered() {
     if !can_run() {

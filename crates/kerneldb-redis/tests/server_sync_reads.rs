@@ -1,4 +1,4 @@
-//! With durability `sync`, no reply reveals a commit that a crash can take back.
+//! With durability `sync`, no reply reveals a commit that a crash can undo.
 
 mod common;
 mod server;
@@ -25,8 +25,8 @@ fn open(disk: &SimulatedDisk, server: ServerConfig) -> (Arc<Store>, ServerHandle
     start_on(disk, config, server)
 }
 
-/// Requests that reveal what another client did, with the replies that reveal nothing and come first. `#` is
-/// the number of the request: each one has keys of its own.
+/// Requests that reveal another client's writes, with the replies that reveal nothing and come first. `#` is
+/// the number of the request; each one has its own keys.
 const REVEALING: &[(&str, &str)] = &[
     ("GET new#", ""),
     ("GET gone#", ""),
@@ -132,7 +132,7 @@ fn a_reply_waits_for_the_commits_that_it_reveals() {
                     }
                 }));
             }
-            // Nothing can be waited for here: what must not happen is a reply.
+            // The test can only wait for some time, because no reply may come.
             std::thread::sleep(Duration::from_millis(300));
             relaxed.ask("GET durable", "$1\r\nv");
             released.store(true, Ordering::SeqCst);
@@ -146,7 +146,7 @@ fn a_reply_waits_for_the_commits_that_it_reveals() {
     }
 }
 
-/// Reads that reveal only durable commits are as cheap as in other modes: the kernel answers them.
+/// Reads that reveal only durable commits are as cheap as in other modes, because the kernel answers them.
 #[test]
 fn reads_of_durable_data_stay_with_the_kernel() {
     if !can_run() {
@@ -171,14 +171,14 @@ fn reads_of_durable_data_stay_with_the_kernel() {
     store.close(false).unwrap();
 }
 
-/// The newest state of each writer's keys that some client was told, by its number.
+/// The number of the newest state of each writer's keys that a reply has revealed to a client.
 type Told = Arc<Mutex<[u64; WRITERS]>>;
 
 const WRITERS: usize = 3;
 const READERS: usize = 4;
 
-/// Brings the key `k` from state to state: it has the state's number as its value in odd ones, and is absent in
-/// even ones. The key `n` always has the number.
+/// Brings the key `k` from state to state. In odd states its value is the state's number; in even states it is
+/// absent. The key `n` always has the number.
 fn write(mut client: Client, writer: usize, told: &Told, stop: &AtomicBool) {
     let mut state = told.lock().unwrap()[writer];
     while !stop.load(Ordering::SeqCst) {
@@ -193,7 +193,7 @@ fn write(mut client: Client, writer: usize, told: &Told, stop: &AtomicBool) {
     }
 }
 
-/// Asks for the state of a writer's keys in many ways, and notes what the replies tell.
+/// Asks for the state of a writer's keys in many ways, and records the states in the replies.
 fn read(mut client: Client, mut random: Random, told: &Told, stop: &AtomicBool) {
     while !stop.load(Ordering::SeqCst) {
         let writer = random.below(WRITERS);
@@ -208,7 +208,7 @@ fn read(mut client: Client, mut random: Random, told: &Told, stop: &AtomicBool) 
             5 => (format!("MULTI|EXISTS k{writer}|EXEC"), 4),
             _ => (format!("BEGIN READ ONLY|EXISTS k{writer}|COMMIT"), 3),
         };
-        // The key must not get another writer.
+        // This CAS never succeeds, because the key must not get another writer.
         let lines = if way == 3 { format!("CAS k{writer} none x") } else { lines };
         client.send(&requests(&lines, 0));
         let Some(mut lines) = client.try_lines(replies) else { return };
@@ -265,7 +265,7 @@ fn a_crash_takes_nothing_back_that_a_reply_told() {
                 disk.hold_syncs(true);
                 std::thread::sleep(Duration::from_micros(random.below(20_000) as u64));
             }
-            // What is noted now came before the crash.
+            // While the lock is held, all recorded states came before the crash.
             let promised = told.lock().unwrap();
             let after = disk.crash(&mut |n| random.below(n));
             let promised_then = *promised;

@@ -1,4 +1,4 @@
-//! The limits on transactions, seen by clients: with the kernel's answers and without, and what CONFIG and INFO say.
+//! Tests the limits on transactions as clients see them, with the kernel's answers and without, and in CONFIG and INFO.
 
 mod common;
 mod server;
@@ -32,7 +32,7 @@ fn until(client: &mut Client, line: &str, wanted: &str) {
     });
 }
 
-/// A client that is silent after BEGIN and SET loses its locks; its next command gets an error, whatever it is.
+/// A client that is silent after BEGIN and SET loses its locks. Any next command gets an error.
 #[test]
 fn a_silent_transaction_lets_another_client_write() {
     for running in servers() {
@@ -66,7 +66,7 @@ fn a_silent_transaction_lets_another_client_write() {
     }
 }
 
-/// The limits concern transactions, not what waits between MULTI and EXEC.
+/// The limits concern transactions, not requests that wait between MULTI and EXEC.
 #[test]
 fn a_silent_multi_is_not_affected() {
     for running in servers() {
@@ -75,7 +75,7 @@ fn a_silent_multi_is_not_affected() {
         silent.ask("MULTI", "+OK");
         silent.ask("SET k 1", "+QUEUED");
         other.ask("BEGIN", "+OK");
-        // By the time that another transaction has timed out, so would this one have.
+        // When another transaction has timed out, this one would have timed out as well.
         eventually("a transaction times out", || running.db.stats().transactions_timed_out > 0);
         silent.ask("GET k", "+QUEUED");
         silent.ask("EXEC", "*2\r\n+OK\r\n$1\r\n1");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
 /*
- * Operators for user space, run by BPF_PROG_TEST_RUN (paper, figure 6b), one operator a call. Arguments:
- * operator, session, I/O buffer.
+ * Operators for user space. BPF_PROG_TEST_RUN runs one operator a call (paper, figure 6b). Arguments: operator,
+ * session, I/O buffer.
  */
 #include <bedplate/kdb.h>
 #include <bedplate/calls.h>
@@ -65,7 +65,7 @@ int kdb_call(struct call_args *args)
 	return 0;
 }
 
-/* Rolls a transaction back that has exceeded a limit; see kdb_reap(). Arguments: session, the transaction's number,
+/* Rolls back a transaction that has exceeded a limit; see kdb_reap(). Arguments: session, the transaction's number,
  * the time of its last operator. */
 SEC("raw_tp")
 int kdb_call_reap(struct call_args *args)
@@ -76,14 +76,14 @@ int kdb_call_reap(struct call_args *args)
 	return ctx ? kdb_reap(ctx, args->session, args->io) : KDB_ERR_STATE;
 }
 
-/* An empty call: what one BPF_PROG_TEST_RUN costs by itself. */
+/* An empty call: the cost of BPF_PROG_TEST_RUN itself. */
 SEC("raw_tp")
 int kdb_call_noop(struct call_args *args)
 {
 	return 0;
 }
 
-/* Background collection; the budget comes as `op`. The number of visited entries is the result. */
+/* Background collection. `op` is the budget; the result is the number of visited entries. */
 SEC("raw_tp")
 int kdb_call_collect(struct call_args *args)
 {
@@ -91,7 +91,7 @@ int kdb_call_collect(struct call_args *args)
 }
 
 #ifdef KDB_ENGINE_ARENA
-/* Empties slabs: the number of a slab of entries comes as `op`, the result is KiB moved. */
+/* Empties slabs. `op` is the number of a slab of entries; the result is the number of KiB moved. */
 SEC("raw_tp")
 int kdb_call_evacuate(struct call_args *args)
 {

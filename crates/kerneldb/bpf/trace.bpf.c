@@ -20,7 +20,7 @@ struct trace_args {
 	__u64 trace;
 	__u64 session;
 	__u64 io;        /* for the SETs */
-	__u64 result_io; /* what GETs read goes here */
+	__u64 result_io; /* GETs read into this buffer */
 };
 
 #ifdef KDB_AHEAD

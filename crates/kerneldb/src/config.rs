@@ -1,4 +1,4 @@
-//! How to create a database.
+//! Configuration of a new database.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::{
     },
 };
 
-/// Which storage engine holds the data.
+/// The storage engine that holds the data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum EngineKind {
     /// Arenas (kernel 6.14 and newer).
@@ -20,7 +20,7 @@ pub enum EngineKind {
     HashMap,
 }
 
-/// How to create a database.
+/// Configuration of a new database.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Storage engine.
@@ -34,15 +34,17 @@ pub struct Config {
     /// Versions per key, 1..=64; 1 = single-version mode (paper 6.9): read-only transactions lock.
     pub versions: u32,
     /// Size of each log ring in bytes (power of two, per CPU and partition); 0 = no log. The hash-map
-    /// engine has one ring of so many bytes times the number of CPUs.
+    /// engine has one ring instead: this size times the number of CPUs, rounded up to a power of two, at
+    /// most 1 GiB.
     pub wal_ring_bytes: u32,
     /// Hash-map engine only: longest key in bytes, 16..=256 (rounded up to a multiple of 8). Every key is
-    /// stored and hashed at this length, and each session takes 128 times as much.
+    /// stored and hashed at this length, and each session takes 128 times as many bytes.
     pub key_bytes: u32,
-    /// Hash-map engine only: a reader that waits for the log is woken after so many bytes (paper 4.3);
-    /// 0 = never.
+    /// Hash-map engine only: number of bytes after which a reader that waits for the log is woken (paper
+    /// 4.3); 0 = never.
     pub wal_notify_bytes: u32,
-    /// How long transactions and snapshots may last. The database and its server share it with the caller.
+    /// Limits on the duration of transactions and snapshots. The database and its server share them with
+    /// the caller.
     pub timeouts: Arc<Timeouts>,
 }
 
@@ -63,7 +65,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Says what is wrong, if anything.
+    /// Returns an error if a value is out of range.
     pub(crate) fn check(&self) -> Result<()> {
         let fail = |text: String| Err(Error::Config(text));
         if !(1..=PARTITIONS_MAX).contains(&self.partitions) {

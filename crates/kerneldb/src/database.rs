@@ -1,4 +1,4 @@
-//! The database handle: what users open, and what runs the background threads.
+//! The database handle: the type that users open, and the owner of the background threads.
 
 use std::{
     sync::{
@@ -23,14 +23,14 @@ use crate::{
 /// The background thread looks for work this often.
 const TICK: Duration = Duration::from_millis(5);
 
-/// A database in the kernel. `Send + Sync`; wrap it in an `Arc`. It is gone when the last handle and the
-/// last session are dropped, unless it was logged or checkpointed.
+/// A database in the kernel. `Send + Sync`; wrap it in an `Arc`. The data is lost when the last handle and the last
+/// session are dropped, unless it was logged or checkpointed.
 pub struct Database {
     engine: Arc<Engine>,
     stop: Arc<AtomicBool>,
     housekeeper: Option<JoinHandle<()>>,
     expirer: Option<Expirer>,
-    /// What runs traces, once one was asked for.
+    /// The program that runs traces, once a caller has asked for one.
     traces: Mutex<Option<Arc<TraceProgram>>>,
 }
 
@@ -72,8 +72,8 @@ impl Database {
         Application::load(self.engine.clone(), elf, partition)
     }
 
-    /// Loads a compiled object that is one procedure, on a database with one partition: the program
-    /// `entry` of [`Database::load_application`].
+    /// Loads a compiled object that is one procedure, on a database with one partition. The procedure is the program
+    /// `entry`, as with [`Database::load_application`].
     pub fn load_procedure(&self, elf: &[u8], entry: &str) -> Result<Procedure> {
         if self.config().partitions != 1 {
             return Err(Error::Config("procedures need a database with one partition".into()));
@@ -115,7 +115,7 @@ impl Database {
         attach::load(&self.engine, attachment)
     }
 
-    /// Returns when every eBPF program that was running at the call has ended, those of other objects too.
+    /// Returns when every eBPF program that was running at the call has ended, including those of other objects.
     ///
     /// Takes as long as an RCU grace period, some milliseconds.
     ///
@@ -148,9 +148,9 @@ impl Database {
         self.engine.snapshot()
     }
 
-    /// Sets how much processor time the active expiry takes: 1 (the default) to
-    /// [`EXPIRE_EFFORT_MAX`](crate::limits::EXPIRE_EFFORT_MAX) times 2.5 % of one processor, and up to 43 %
-    /// while many keys are expired. 0 switches it off: expired keys then take memory until they are written.
+    /// Sets how much processor time the active expiry takes, from 1 (the default) to
+    /// [`EXPIRE_EFFORT_MAX`](crate::limits::EXPIRE_EFFORT_MAX) times 2.5 % of one processor. It takes up to 43 % while
+    /// many keys are expired. 0 switches it off: expired keys then take memory until they are written.
     pub fn set_expire_effort(&self, effort: u32) -> Result<()> {
         self.engine.expiry.set_effort(effort)
     }
@@ -165,7 +165,7 @@ impl Database {
         self.engine.expiry.stats()
     }
 
-    /// Number of keys (expired ones that were not deleted yet included).
+    /// Number of keys, including expired ones that were not deleted yet.
     pub fn len(&self) -> u64 {
         self.engine.stats().keys
     }
@@ -180,49 +180,48 @@ impl Database {
         self.engine.state().clock.load(Ordering::Acquire)
     }
 
-    /// What the engine counted so far.
+    /// Counters of the engine so far.
     pub fn stats(&self) -> Stats {
         self.engine.stats()
     }
 
-    /// What the memory is used for; takes time in proportion to it (about a tenth of a millisecond a gibibyte).
-    /// The hash-map engine has none of this.
+    /// Use of the memory. The call takes time in proportion to it (about a tenth of a millisecond a gibibyte). The
+    /// hash-map engine reports zeros.
     pub fn heap_stats(&self) -> HeapStats {
         self.engine.heap_stats()
     }
 
-    /// Checks every invariant of the mapped memory: index, versions, and that each byte of the heap is
-    /// accounted for. No operator may run and no transaction may be open meanwhile; [`Error::Corrupt`]
-    /// says what is wrong.
+    /// Checks every invariant of the mapped memory: index, versions, and that each byte of the heap is accounted for.
+    /// No operator may run and no transaction may be open meanwhile. [`Error::Corrupt`] names the violated invariant.
     pub fn verify(&self) -> Result<Verified> {
         self.engine.verify()
     }
 
-    /// How long transactions and snapshots may last; can be changed at any time.
+    /// Limits on the duration of transactions and snapshots; can be changed at any time.
     pub fn timeouts(&self) -> &Arc<Timeouts> {
         &self.engine.control.timeouts
     }
 
-    /// How the database was created.
+    /// The configuration with which the database was created.
     pub fn config(&self) -> &Config {
         self.engine.config()
     }
 
-    /// Backs `bytes` of the heap with memory now (over all partitions), instead of step by step when it is
-    /// needed. Useful before measuring.
+    /// Backs `bytes` of the heap with memory now (over all partitions), instead of step by step when needed. Useful
+    /// before measuring.
     pub fn prefault(&self, bytes: u64) {
         self.engine.prefault(bytes);
     }
 
-    /// Recovery: applies one logged transaction with its own timestamp, without logging it again.
-    /// A change that is older than what the key has is ignored. No other session may write meanwhile.
-    /// For many transactions, [`Database::replayer`] is faster.
+    /// Recovery: applies one logged transaction with its own timestamp, without logging it again. It ignores a change
+    /// that is older than the key's version. No other session may write meanwhile. For many transactions,
+    /// [`Database::replayer`] is faster.
     pub fn replay(&self, txn: &LogTxn) -> Result<()> {
         self.replayer()?.replay(txn)
     }
 
-    /// Recovery: applies logged transactions, one after the other, until it is dropped; then
-    /// [`Database::set_clock`] is to follow.
+    /// Recovery: the replayer applies logged transactions, one after the other, until it is dropped. The caller must
+    /// call [`Database::set_clock`] then.
     pub fn replayer(&self) -> Result<Replayer> {
         self.begin_replay();
         Ok(Replayer::new(self.session()?))
@@ -266,10 +265,10 @@ impl Database {
         self.engine.state().durable_ts.load(Ordering::Acquire)
     }
 
-    /// Reads every element of the index and of the value maps through the `bpf` system call, and calls `f`
-    /// with key and value of each: for index entries the database's key and the entry's bytes, for values
-    /// the version's id and the bytes of its size class. Returns the number of elements. This is what a
-    /// checkpoint costs without shared memory; for a consistent one use [`Database::snapshot`].
+    /// Reads every element of the index and of the value maps through the `bpf` system call, and calls `f` with its key
+    /// and value. For index entries these are the database's key and the entry's bytes; for values, the version's id
+    /// and the bytes of its size class. Returns the number of elements. This measures the cost of a checkpoint without
+    /// shared memory; for a consistent one use [`Database::snapshot`].
     ///
     /// Only for the hash-map engine ([`Error::State`] otherwise).
     pub fn dump_hash_maps(&self, method: DumpMethod, f: &mut dyn FnMut(&[u8], &[u8])) -> Result<u64> {

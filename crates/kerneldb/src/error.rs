@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Why an operation did not happen. Every message says what is wrong; [`Error::hint`] says what to do.
+/// The reason why an operation did not happen. Every message says what is wrong; [`Error::hint`] says what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -16,15 +16,15 @@ pub enum Error {
     /// A procedure used a key of another partition than its first argument's.
     #[error("the procedure used a key of another partition")]
     OtherPartition,
-    /// A lock is held by another transaction. The transaction, if any, must be rolled back; retry it.
+    /// Another transaction holds a lock. The caller's transaction, if any, must be rolled back; retry it.
     #[error("conflict with another transaction")]
     Conflict,
     /// The memory limit is reached; nothing was changed.
     #[error("out of memory: the database is at its memory limit")]
     NoMemory,
-    /// The memory limit is reached, but the log's writer still needs values that were overwritten: some
-    /// memory comes back when it has read them. Retry: if what comes back is not enough, a later attempt of the
-    /// same session is told [`Error::NoMemory`]. A transaction stays open, and the same call may be repeated in it.
+    /// The memory limit is reached, but the log's writer still needs values that were overwritten. Some memory comes
+    /// back when it has read them, so retry. If that memory is not enough, a later attempt of the same session returns
+    /// [`Error::NoMemory`]. A transaction stays open, and the same call may be repeated in it.
     #[error("out of memory: the database is at its memory limit, and the log's writer holds a part of it")]
     MemoryInLog,
     /// All versions of the key are still visible to read-only transactions; retry later.
@@ -34,7 +34,7 @@ pub enum Error {
     /// open, so the same call may be repeated in it; that holds for [`crate::Session::commit`] as well.
     #[error("the write-ahead log ring is full")]
     WalFull,
-    /// The log cannot be written (disk full, I/O error): the database is read-only until it can.
+    /// The log cannot be written (disk full, I/O error). The database is read-only until the log can be written again.
     #[error("the write-ahead log cannot be written: the database is read-only")]
     WalFailed,
     /// Key or value longer than [`crate::KEY_MAX`] or [`crate::VALUE_MAX`], or an empty key.
@@ -64,17 +64,18 @@ pub enum Error {
     /// Deleting keys makes room, but only keys of the same chain.
     #[error("the key's hash chain is full: {} keys have the same bucket", crate::limits::CHAIN_ENTRIES_MAX)]
     ChainFull,
-    /// A latch, or a lock that an operator holds for a moment only, could not be had, and nothing was changed; retry. A
-    /// transaction stays open, so the same call may be repeated in it; that holds for [`crate::Session::commit`] as well.
+    /// A latch, or a lock that an operator holds for a moment only, could not be acquired, and nothing was changed;
+    /// retry. A transaction stays open, so the same call may be repeated in it; that holds for
+    /// [`crate::Session::commit`] as well.
     #[error("busy, retry")]
     Busy,
     /// No session is free: raise the limit on sessions.
     #[error("no free session: {0} are in use")]
     NoSession(u32),
-    /// The kernel refused something (missing privilege, too old, verifier).
+    /// The kernel refused a request (missing privilege, too old, verifier).
     #[error("{what}: {source}")]
     Kernel {
-        /// What was attempted.
+        /// The operation that failed.
         what: String,
         /// The kernel's or libbpf's error.
         source: Box<dyn std::error::Error + Send + Sync>,
@@ -82,12 +83,12 @@ pub enum Error {
     /// A file operation failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was attempted, with the path.
+        /// The operation that failed, with the path.
         what: String,
         /// The operating system's error.
         source: io::Error,
     },
-    /// Saved data is damaged where it must not be.
+    /// Saved data is damaged at a place where damage is not tolerated.
     #[error("corrupt data: {0}")]
     Corrupt(String),
     /// A configuration value is out of range.
@@ -99,7 +100,7 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// Whether the same operation may succeed if simply tried again a little later.
+    /// Whether the same operation may succeed if the caller tries it again a little later.
     pub fn is_transient(&self) -> bool {
         matches!(
             self,
@@ -118,7 +119,7 @@ impl Error {
         matches!(self, Error::MemoryInLog | Error::WalFull | Error::Busy)
     }
 
-    /// What the user can do about it, where something can be done.
+    /// The user's remedy, if there is one.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Error::NoMemory | Error::MemoryInLog => Some("raise the memory limit, or delete keys"),
@@ -130,7 +131,7 @@ impl Error {
         }
     }
 
-    /// Wraps an I/O error with what was attempted.
+    /// Wraps an I/O error; `what` is the operation that failed.
     pub fn io(what: impl Into<String>, source: io::Error) -> Self {
         Error::Io { what: what.into(), source }
     }

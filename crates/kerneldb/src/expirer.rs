@@ -1,9 +1,9 @@
-//! Active expiry: a thread that deletes keys whose expiry has passed, without anybody touching them.
+//! Active expiry: a thread that deletes keys whose expiry has passed, even if no client accesses them.
 //!
-//! An expired key does not exist for any reader from that millisecond on; the operators see to that.
-//! Deleting it gives its memory back. The thread reads the entries piece by piece (a slab of an arena, or a
-//! batch of the hash-map engine's index) and runs one auto-commit DELETE for each key that looks expired. The
-//! operator decides under the entry's lock, so a key that was written again stays.
+//! From the millisecond of its expiry, a key does not exist for any reader; the operators ensure that.
+//! Deleting the key gives its memory back. The thread reads the entries piece by piece (a slab of an arena,
+//! or a batch of the hash-map engine's index) and runs one auto-commit DELETE for each key that looks
+//! expired. The operator decides under the entry's lock, so a key that was written again stays.
 //!
 //! The thread works in periods of 100 ms. Its effort bounds the processor time of a period: a few percent of
 //! one processor, and more while a large part of the keys that it reads is expired. It reads nothing while
@@ -29,7 +29,7 @@ use crate::{
 const PERIOD: Duration = Duration::from_millis(100);
 /// The longest rest after a pass that found nothing to delete.
 const LONGEST_REST: Duration = Duration::from_secs(1);
-/// The rest after an error that does not pass by itself, such as a log that cannot be written.
+/// The rest after a lasting error, such as a log that cannot be written.
 const REST_AFTER_ERROR: Duration = Duration::from_secs(1);
 /// Processor time of a period for each step of the effort.
 const BASE_TIME: Duration = Duration::from_micros(2500);
@@ -37,7 +37,7 @@ const BASE_TIME: Duration = Duration::from_micros(2500);
 const RAISED_TIME: Duration = Duration::from_millis(25);
 const RAISED_STEP: Duration = Duration::from_millis(2);
 
-/// Why the expired keys of a piece were not all looked after.
+/// The reason why some expired keys of a piece were not deleted.
 enum Obstacle {
     /// The log or a latch is busy.
     Busy,
@@ -49,7 +49,7 @@ struct Worker<'db> {
     db: &'db Engine,
     session: Session,
     cursor: Box<dyn ExpiryCursor + 'db>,
-    /// What was read in the pass so far.
+    /// Totals of the keys read in this pass so far.
     pass: Seen,
 }
 
@@ -105,7 +105,7 @@ impl Worker<'_> {
                 Ok(Written::Done { .. }) => {
                     db.expiry.deleted.fetch_add(1, Ordering::Relaxed);
                 }
-                // It was written again, somebody else has deleted it, or it is in use.
+                // The key was written again or is in use, or another session has deleted it.
                 Ok(Written::ConditionFailed) | Err(Error::Conflict | Error::NoVersion) => {}
                 Err(error) if error.is_transient() => return Err(Obstacle::Busy),
                 Err(error) => return Err(Obstacle::Failed(error)),
@@ -118,7 +118,7 @@ impl Worker<'_> {
         let pass = std::mem::take(&mut self.pass);
         let average = pass.ttl_ms.checked_div(pass.expiring - pass.expired).unwrap_or(0);
         db.expiry.average_ttl_ms.store(average, Ordering::Relaxed);
-        // A key that was in use is looked at again soon; else nothing is due before the earliest expiry.
+        // A key that was in use is checked again soon; else no key is due before the earliest expiry.
         let due = pass.earliest_ms.filter(|_| pass.expired == 0).map(|at| at.saturating_sub(now_ms));
         Ok(Some(due.map_or(PERIOD, Duration::from_millis).clamp(PERIOD, LONGEST_REST)))
     }
@@ -142,7 +142,7 @@ pub(crate) struct Expirer {
 }
 
 impl Expirer {
-    /// Starts the thread of a database. It gets the session that is not for users.
+    /// Starts the thread of a database. The thread uses the session that is not for users.
     pub(crate) fn start(db: Arc<Engine>) -> Result<Expirer> {
         let session = Session::with_index(db.clone(), db.config().max_sessions);
         let stop = Arc::new(AtomicBool::new(false));

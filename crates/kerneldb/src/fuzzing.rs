@@ -1,5 +1,5 @@
-//! Every parser of bytes from outside, fed with arbitrary ones: what the targets in `fuzz/` call, and the
-//! tests below. Each function panics if a promise is broken.
+//! Every parser of bytes from outside, fed with arbitrary bytes. The targets in `fuzz/` and the tests
+//! below call these functions. Each function panics if a promise is broken.
 
 /// Files of checkpoints and their blocks.
 pub fn checkpoint(input: &[u8]) {
@@ -17,7 +17,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn bytes() -> impl Strategy<Value = Vec<u8>> {
-        // Small numbers are what lengths and kinds are made of.
+        // Lengths and kinds are mostly small numbers.
         let byte = prop_oneof![3 => 0..4u8, 2 => any::<u8>(), 1 => Just(b'\n')];
         proptest::collection::vec(byte, 0..300)
     }

@@ -1,6 +1,7 @@
 //! kerneldb: an ACID key-value database inside eBPF (BPF-DB, SIGMOD 2025).
 //!
-//! The crate `bedplate-kerneldb-redis` is a server on it; [`attach`] is how such programs reach the data.
+//! The crate `bedplate-kerneldb-redis` is a server on it; such programs reach the data through
+//! [`attach`].
 
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!(

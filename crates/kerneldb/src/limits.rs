@@ -11,8 +11,8 @@ pub const KEY_MAX: usize = layout::KDB_KEY_MAX as usize;
 /// Longest value in bytes; the shortest is 0. Longer values are [`crate::Error::TooLarge`].
 pub const VALUE_MAX: usize = layout::KDB_VAL_MAX as usize;
 
-/// Index entries in one hash chain, 256. Reads and writes of present keys go on at the limit; an operation that
-/// would add another key to the chain ends in [`crate::Error::ChainFull`]. Random keys do not get near it: a
+/// Index entries in one hash chain, 256. Reads and writes of present keys go on at the limit. An operation that would
+/// add another key to the chain ends in [`crate::Error::ChainFull`]. Random keys do not come near the limit: a
 /// partition has at most four keys for each chain on average.
 pub const CHAIN_ENTRIES_MAX: usize = layout::KDB_CHAIN_MAX as usize;
 
@@ -82,20 +82,20 @@ pub const LIBRARY_NAME_MAX: usize = 64;
 pub const EXPIRE_EFFORT_MAX: u32 = 10;
 
 const _: () = assert!(LOG_RING_BYTES_MIN as usize > VALUE_MAX + KEY_MAX + size_of::<layout::kdb_rec_long>());
-/// Bytes of an arena for each bucket of its index. The buckets take 8 bytes of so many, whatever the keys
-/// take; a full arena of the smallest keys has about four keys in a bucket.
+/// Bytes of an arena for each bucket of its index. A bucket takes 8 bytes, whatever the keys take. A full arena of the
+/// smallest keys has about four keys in a bucket.
 pub(crate) const BYTES_PER_BUCKET: u64 = 512;
-/// Free slabs are scarce below this share of all slabs: then user space begins to reclaim memory.
+/// Free slabs are scarce below this share of all slabs. User space then begins to reclaim memory.
 pub(crate) const SCARCE_SLABS_SHARE: u64 = 16;
-/// Times that a write which finds no memory reclaims some and tries again, before it fails.
+/// Number of times that a write which finds no memory reclaims some and tries again, before it fails.
 pub(crate) const RECLAIM_ATTEMPTS: u32 = 3;
-/// Slabs of a partition that are being emptied at once. More wait for their turn.
+/// Slabs of a partition that are being emptied at once. Further slabs wait for their turn.
 pub(crate) const MAX_EVACUATING_SLABS: usize = 256;
 
 /// Bytes that the writes of one transaction may put into the log; [`crate::Error::TransactionTooLarge`] beyond it.
 ///
-/// Each write counts with the lengths of its key and value and [`TX_WRITE_BYTES`], whether the key was written
-/// before in the same transaction or not, and whether there is a log or not.
+/// Each write counts with the lengths of its key and value and [`TX_WRITE_BYTES`]. Rewrites of a key in the same
+/// transaction count as well, with or without a log.
 pub const TX_BYTES_MAX: usize = layout::KDB_TX_BYTES as usize;
 
 /// Bytes that a write counts in addition to its key and value; see [`TX_BYTES_MAX`].
@@ -114,40 +114,42 @@ pub const SNAPSHOT_GRACE: Duration = Duration::from_secs(3);
 /// The same for the snapshots of checkpoints, dumps and scans: [`crate::Timeouts::scan_grace_ms`].
 pub const SCAN_GRACE: Duration = Duration::from_secs(900);
 
-/// Contexts are searched for transactions over a limit so often per limit, at most every [`REAP_INTERVAL_MIN`] and
-/// at least every [`REAP_INTERVAL_MAX`]. A transaction is rolled back at most this fraction of the limit late.
+/// Number of searches of the contexts per limit, for transactions that exceed it. The interval is at least
+/// [`REAP_INTERVAL_MIN`] and at most [`REAP_INTERVAL_MAX`]. A transaction is rolled back at most this fraction of the
+/// limit late.
 pub(crate) const REAP_CHECKS_PER_LIMIT: u32 = 8;
 /// See [`REAP_CHECKS_PER_LIMIT`].
 pub(crate) const REAP_INTERVAL_MIN: Duration = Duration::from_millis(10);
 /// See [`REAP_CHECKS_PER_LIMIT`].
 pub(crate) const REAP_INTERVAL_MAX: Duration = Duration::from_secs(1);
 
-/// The clock of the limits advances by no more than this at a time: while the thread that advances it stands still, no
-/// transaction grows older.
+/// The clock of the limits advances by no more than this at a time: while the thread that advances it stands still,
+/// transactions do not age.
 pub(crate) const CLOCK_STEP_MAX: Duration = Duration::from_millis(250);
 
 /// A frame of the log is closed once it has this many bytes.
 pub(crate) const FRAME_BYTES: usize = 1 << 20;
 
 /// Longest payload of a frame. The writer refuses a transaction that would exceed it, before any byte of the
-/// transaction is in the log; the reader takes a longer one for damage.
+/// transaction is in the log. The reader treats a longer payload as damage.
 pub(crate) const FRAME_PAYLOAD_MAX: usize = 1 << 30;
 
-// A frame has less than FRAME_BYTES before its last transaction. In a frame, the changes of a transaction take less than
-// what is counted for them (asserted where the format is defined), and one byte ends the transaction.
+// A frame has less than FRAME_BYTES before its last transaction. In a frame, the changes of a transaction take less
+// than the bytes counted for them (asserted where the format is defined), and one byte ends the transaction.
 const _: () = assert!(FRAME_BYTES + TX_BYTES_MAX < FRAME_PAYLOAD_MAX);
 // 128 keys of 64 KiB fit into one transaction.
 const _: () = assert!(TX_KEYS_MAX * (KEY_MAX + VALUE_MAX + TX_WRITE_BYTES) <= TX_BYTES_MAX);
 // The counters of a frame cannot overflow: a transaction has at least one byte, a change at least three.
 const _: () = assert!(FRAME_PAYLOAD_MAX < u32::MAX as usize);
 
-/// Recovery that finds no memory within a partition's limit, although it has emptied sparse slabs, may take more: this
-/// share of the limit, within [`RESERVE_BYTES`]. Beyond that it ends in [`crate::Error::NoMemory`]. What it has taken can
-/// be filled, too, so a database that is filled to the last byte between many starts needs a little more at each.
+/// Recovery that finds no memory within a partition's limit, although it has emptied sparse slabs, may take this share
+/// of the limit in addition, within [`RESERVE_BYTES`]. Beyond that it ends in [`crate::Error::NoMemory`]. Clients may
+/// fill the additional memory, too, so a database that is filled to the last byte between many starts needs a little
+/// more at each.
 pub(crate) const RESERVE_SHARE: u64 = 16;
 /// See [`RESERVE_SHARE`].
 pub(crate) const RESERVE_BYTES: std::ops::RangeInclusive<u64> = 16 << 20..=64 << 20;
-/// How often a recovered change that finds no memory lets sparse slabs be emptied before it takes the reserve.
+/// Number of times that a recovered change without memory has sparse slabs emptied before it takes the reserve.
 pub(crate) const RECOVERY_ROOM_ATTEMPTS: u32 = 16;
 
 /// Most threads that write recovered keys into memory. More would wait for the thread that decodes.
@@ -157,15 +159,15 @@ pub(crate) const RECOVERY_BATCH_CHANGES: usize = 1024;
 /// Bytes of keys and values that it hands over at a time, unless a single change has more.
 pub(crate) const RECOVERY_BATCH_BYTES: usize = 128 << 10;
 
-/// The log's reader looks for abandoned transactions once it holds this many bytes of uncommitted writes, and at
-/// most every [`ABANDONED_INTERVAL`]: what it holds beyond the writes of open transactions stays below this.
+/// The log's reader looks for abandoned transactions once it holds this many bytes of uncommitted writes, and at most
+/// every [`ABANDONED_INTERVAL`]. The writes that it holds beyond those of open transactions stay below this.
 pub(crate) const UNCOMMITTED_CHECK_BYTES: usize = 1 << 20;
 /// See [`UNCOMMITTED_CHECK_BYTES`].
 pub(crate) const ABANDONED_INTERVAL: Duration = Duration::from_millis(50);
-/// Copies of one transaction's writes are freed of overwritten ones when they exceed twice what was left the last
-/// time, and this.
+/// Overwritten copies of one transaction's writes are removed when the copies exceed this plus twice their size after the
+/// last removal.
 pub(crate) const REWRITES_BYTES: usize = 64 << 10;
 
 /// Timestamps that can be in the log rings at once: the next one that the log's reader expects, and those after it. The
-/// reader takes a record with a later timestamp for a broken sequence and panics.
+/// reader treats a record with a later timestamp as a broken sequence and panics.
 pub(crate) const MAX_AHEAD: u64 = 1 << 26;

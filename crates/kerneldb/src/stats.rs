@@ -2,7 +2,7 @@
 
 use crate::layout::kdb_cpu_stats;
 
-/// What the engine counted since it was created. Counts other than `keys` and `bytes` may miss a few
+/// Counts of the engine since it was created. Counts other than `keys` and `bytes` may miss a few
 /// events that interrupted each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it; those that do not are commented")]
@@ -34,7 +34,7 @@ pub struct Stats {
     pub entries_collected: u64,
     /// Blocks of old versions that had to wait until the log's reader was done with them.
     pub blocks_waited: u64,
-    /// Lock-free reads that had to look again.
+    /// Lock-free reads that had to be repeated.
     pub read_retries: u64,
     /// Number of keys.
     pub keys: u64,
@@ -50,7 +50,7 @@ pub struct Stats {
     pub memory_committed: u64,
     /// Bytes that the arenas may take.
     pub memory_limit: u64,
-    /// Index entries, deleted keys that were not collected yet included.
+    /// Index entries, including deleted keys that were not collected yet.
     pub entries: u64,
     /// Newest commit timestamp.
     pub clock: u64,
@@ -83,7 +83,7 @@ impl Stats {
         self.entries_collected += cpu.gc_entries;
         self.blocks_waited += cpu.deferred_freed;
         self.read_retries += cpu.read_retries;
-        // Each CPU's share may be negative; the sum over all is not.
+        // The share of one CPU may be negative; the sum over all is not.
         self.keys = self.keys.wrapping_add_signed(cpu.live_keys);
         self.bytes = self.bytes.wrapping_add_signed(cpu.value_bytes);
         self.expiring_keys = self.expiring_keys.wrapping_add_signed(cpu.expiring_keys);

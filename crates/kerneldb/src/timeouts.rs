@@ -1,4 +1,4 @@
-//! How long transactions and snapshots may last. The limits can be changed while the database is in use.
+//! Limits on the duration of transactions and snapshots. They can be changed while the database is in use.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -47,7 +47,7 @@ impl Timeouts {
         (nanoseconds(&self.snapshot_grace_ms), nanoseconds(&self.scan_grace_ms))
     }
 
-    /// How often transactions have to be looked at.
+    /// Interval at which transactions must be checked.
     pub(crate) fn reap_interval(&self) -> Duration {
         let (age, idle) = self.transaction_ns();
         (Duration::from_nanos(age.min(idle)) / limits::REAP_CHECKS_PER_LIMIT)
@@ -55,7 +55,7 @@ impl Timeouts {
     }
 }
 
-/// A limit in nanoseconds; without one, more than any time.
+/// A limit in nanoseconds; the largest number if there is none.
 fn nanoseconds(limit_ms: &AtomicU64) -> u64 {
     match limit_ms.load(Relaxed) {
         0 => u64::MAX,

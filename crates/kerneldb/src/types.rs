@@ -1,18 +1,18 @@
 //! Plain types of the public interface.
 
-/// When a write is acknowledged (paper 4.3).
+/// The time at which a write is acknowledged (paper 4.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Durability {
-    /// Not logged.
+    /// Writes are not logged.
     Off,
-    /// Logged; acknowledged before it is on disk.
+    /// A write is logged, and acknowledged before it is on disk.
     #[default]
     Async,
-    /// Acknowledged after fsync.
+    /// A write is acknowledged after fsync.
     Sync,
 }
 
-/// How a SET behaves.
+/// Options of a SET.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetOptions {
     /// Absolute expiry in milliseconds since the Unix epoch; `None` = never.
@@ -46,7 +46,7 @@ pub struct Value {
     pub commit_ts: u64,
 }
 
-/// What a write did.
+/// Result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
     /// Written; the commit timestamp is 0 inside a transaction that has not committed yet.

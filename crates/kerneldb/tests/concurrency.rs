@@ -32,7 +32,7 @@ impl Rng {
     }
 }
 
-/// Transfers keep the sum; read-only transactions see it constant and never fail.
+/// Transfers keep the sum; read-only transactions see a constant sum and never fail.
 #[test]
 fn transfers_keep_the_sum() {
     if !can_run() {
@@ -82,7 +82,7 @@ fn transfers_keep_the_sum() {
                     let sum = (0..ACCOUNTS).map(|a| number(&mut s, &a.to_le_bytes())).sum::<Result<i64, _>>();
                     match sum {
                         Ok(sum) => assert_eq!(sum, 1000 * ACCOUNTS as i64, "{name}"),
-                        // Only in single-version mode may readers meet a lock.
+                        // Readers may meet a lock only in single-version mode.
                         Err(e) => assert!(db.config().versions == 1, "{name}: {e}"),
                     }
                     s.rollback().unwrap();
@@ -184,8 +184,8 @@ fn read_only_transactions_see_whole_transactions() {
     db.verify().unwrap();
 }
 
-/// A key is deleted while a snapshot keeps its value. The next write drops the value, then the tombstone, and takes the tombstone's
-/// place. It is rolled back, so no reader may see it.
+/// A key is deleted while a snapshot keeps its value. The next write drops the value, then the tombstone, and takes the
+/// tombstone's place. The write is rolled back, so no reader may see it.
 #[test]
 fn a_rolled_back_write_in_place_of_a_tombstone_is_never_read() {
     if !can_run() {
@@ -227,7 +227,7 @@ fn a_rolled_back_write_in_place_of_a_tombstone_is_never_read() {
     }
 }
 
-/// Inserts and deletes of ever new keys do not use up memory: the collector removes their entries.
+/// Inserts and deletes of new keys do not use up memory, because the collector removes their entries.
 #[test]
 fn churn_is_collected() {
     if !can_run() {
@@ -257,7 +257,7 @@ fn churn_is_collected() {
     }
 }
 
-/// What several threads did, replayed from the log, is what the database holds.
+/// Replaying the log of several threads gives the contents of the database.
 #[test]
 fn the_log_reproduces_the_database() {
     if !can_run() {
@@ -307,7 +307,7 @@ fn the_log_reproduces_the_database() {
             assert_eq!(txn.commit_ts, i as u64 + 1, "dense");
         }
         assert_eq!(txns.len() as u64, db.clock());
-        // Writes of sessions that were not logged are not in the log: their keys are left out.
+        // The log does not contain writes of sessions that were not logged, so their keys are left out.
         let model = contents(&db);
         let mut replayed: BTreeMap<Vec<u8>, (u64, Vec<u8>)> = BTreeMap::new();
         let copy = Database::create(config).unwrap();
@@ -337,7 +337,7 @@ fn the_log_reproduces_the_database() {
     }
 }
 
-/// Recovery overwrites more than there is memory, and what follows is logged as it should be.
+/// Recovery overwrites more values than fit into the memory, and the log goes on correctly afterwards.
 #[test]
 fn replay_needs_no_more_memory_than_the_data() {
     if !can_run() {
@@ -366,8 +366,8 @@ fn replay_needs_no_more_memory_than_the_data() {
     db.verify().unwrap();
 }
 
-/// Records refer to large values: a value stays until the log's reader has it, however often its key is
-/// written meanwhile, and its memory is free afterwards.
+/// Records refer to large values. A value stays until the log's reader has it, however often its key is written
+/// meanwhile, and its memory is free afterwards.
 #[test]
 fn logged_values_outlive_their_versions() {
     if !can_run() {
@@ -378,7 +378,7 @@ fn logged_values_outlive_their_versions() {
         let db = Database::create(config).unwrap();
         let mut log = db.log_reader().unwrap();
         let mut s = db.session().unwrap();
-        // More than the memory that there is, if it were not used again.
+        // The writes need more than the whole memory unless it is reused.
         for round in 0..100u64 {
             let value = |i: u64| vec![(round ^ i) as u8; 65 + (i as usize * 37) % 3000];
             for i in 0..500 {
@@ -397,7 +397,7 @@ fn logged_values_outlive_their_versions() {
         }
         db.verify().unwrap();
         let stats = db.stats();
-        // All but a few were dropped before they were read.
+        // Nearly all blocks were dropped before they were read.
         assert!(stats.blocks_waited > 100 * 450, "{stats:?}");
     }
 }
@@ -497,7 +497,7 @@ fn one_session_behaves_like_a_map() {
     }
 }
 
-/// One key changed several times in one transaction: only the last change counts, also in recovery.
+/// Several changes of one key in one transaction: only the last change is valid, also in recovery.
 #[test]
 fn replay_keeps_the_last_change_of_a_key() {
     if !can_run() {

@@ -45,7 +45,7 @@ fn open(config: StoreConfig, data: &Path) -> (Store, RecoveryReport) {
     Store::open(config, data, &mut |_| ()).unwrap()
 }
 
-/// Does it again while the error is one that passes; the commit timestamp.
+/// Repeats a write while its error is transient; returns the commit timestamp.
 fn set(session: &mut Session, key: &[u8], value: &[u8]) -> Result<u64> {
     let started = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! Keys leave after their expiry without anybody touching them.
+//! Keys are deleted after their expiry without being accessed.
 
 mod common;
 
@@ -47,7 +47,7 @@ fn expired_keys_leave_without_being_touched() {
             (3_000_000..=3_600_000).contains(&db.expiry_stats().average_ttl_ms)
         });
         assert!(session.get(b"stay1").unwrap().is_some() && session.get(b"ever1").unwrap().is_some());
-        // Overwriting, persisting and deleting keep the count.
+        // Overwriting, persisting and deleting keep the count right.
         session.set(b"stay1", b"v", SetOptions::default()).unwrap();
         session.delete(b"stay2").unwrap();
         session.begin().unwrap();
@@ -60,7 +60,7 @@ fn expired_keys_leave_without_being_touched() {
     }
 }
 
-/// The operator decides by the newest version, whatever the thread has read before.
+/// The operator decides by the newest version, whatever the thread has read earlier.
 #[test]
 fn delete_expired_leaves_live_keys_alone() {
     if !can_run() {
@@ -99,7 +99,7 @@ fn a_key_in_use_is_deleted_afterwards() {
     other.set(b"used", b"v", expires_in(20)).unwrap();
     other.set(b"free", b"v", expires_in(20)).unwrap();
     owner.begin().unwrap();
-    // The transaction locks the key, expired or not.
+    // The transaction locks the key, whether it is expired or not.
     owner.get(b"used").unwrap();
     db.set_expire_effort(1).unwrap();
     eventually("the other key is deleted", || db.len() == 1);
@@ -212,7 +212,7 @@ fn looking_for_expired_keys_takes_its_share_of_a_processor() {
     assert!(matches!(db.set_expire_effort(EXPIRE_EFFORT_MAX + 1), Err(Error::Config(_))));
 }
 
-/// Every session of the configuration is for users: the thread has one of its own.
+/// Every session of the configuration is for users, because the thread has one of its own.
 #[test]
 fn the_thread_takes_no_session_of_a_user() {
     if !can_run() {

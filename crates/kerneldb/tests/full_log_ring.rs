@@ -1,5 +1,5 @@
-//! A full log ring stops a transaction only until the log's reader has made room: nothing that was refused has had an
-//! effect, the transaction stays open, and the same call succeeds later.
+//! A full log ring stops a transaction only until the log's reader has made room. Refused calls have had no effect, the
+//! transaction stays open, and the same call succeeds later.
 
 mod common;
 
@@ -61,7 +61,7 @@ fn fill(mut write: impl FnMut(u32) -> Result<()>) -> u32 {
     panic!("the ring is never full");
 }
 
-/// Fills the ring until it has no room for the record of a commit either, by commits whose writes are not logged.
+/// Fills the ring by commits whose writes are not logged, until it has no room for the record of a commit either.
 fn fill_with_commits(db: &Database) {
     let mut session = db.session().unwrap();
     session.set_logged(false);
@@ -101,7 +101,7 @@ fn a_transaction_goes_on_when_the_log_ring_has_room_again() {
             assert!(session.in_transaction() && !session.is_failed(), "{name}: after {when}");
         };
 
-        // Long records first, then short ones into what is left.
+        // Long records come first, then short ones into the remaining space.
         let large = fill(|i| put(&mut session, b"rewritten", &[i as u8; 30_000]));
         assert!(large > 4, "{name}: only {large} writes");
         open(&session, "a refused SET");

@@ -1,4 +1,4 @@
-//! What only the hash-map engine has: reading its maps by system calls, key sizes of the load, the ring
+//! Features that only the hash-map engine has: reading its maps by system calls, key sizes of the load, the ring
 //! buffer's notification. The operators themselves are tested together with the other engine's.
 
 mod common;
@@ -130,7 +130,7 @@ fn key_sizes_of_the_load() {
     }
     let db = Database::create(Config { key_bytes: 20, ..hash_maps() }).unwrap();
     let mut session = db.session().unwrap();
-    // Keys that differ only in their length, or only behind the first words.
+    // The keys differ only in their length, or only behind the first words.
     let keys: Vec<Vec<u8>> = (1..=24).map(|n| vec![0; n]).chain([vec![1; 24], vec![1; 23]]).collect();
     for (i, key) in keys.iter().enumerate() {
         session.set(key, &[i as u8], SetOptions::default()).unwrap();

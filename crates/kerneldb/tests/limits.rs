@@ -1,4 +1,4 @@
-//! The limits of a database: at each of them everything works, and one past it is the error that is documented.
+//! The limits of a database: at each of them everything works, and one past it is the documented error.
 //!
 //! `operators.rs` has the limits of keys, values and transactions, `durability/` those of the log.
 

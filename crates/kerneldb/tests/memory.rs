@@ -1,4 +1,4 @@
-//! Where the arenas' memory goes: bytes per key, and memory that moves between values of different sizes.
+//! Use of the arenas' memory: bytes per key, and memory that moves between values of different sizes.
 
 mod common;
 
@@ -50,7 +50,7 @@ fn empty(db: &Database, keys: u64, bytes: usize) {
     }
 }
 
-/// Ends the other threads of a test, also when it fails.
+/// Ends the other threads of a test, also if the test fails.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -98,7 +98,7 @@ fn memory_moves_between_all_sizes_of_values() {
     assert!(again * 100 >= first * 99, "{again} values of 128 bytes after all others, {first} before");
 }
 
-/// Slabs of deleted entries go back to the pool also while there are plenty of free ones.
+/// Slabs of deleted entries go back to the pool even while there are plenty of free ones.
 #[test]
 fn an_empty_database_takes_little_memory() {
     if !can_run() || !has_arenas() {
@@ -140,7 +140,7 @@ fn a_key_takes_little_more_than_its_bytes() {
         let mut session = db.session().unwrap();
         session.set_logged(false);
         let mut keys = 0;
-        // The log ring is not read here: only as much as it holds is written with one.
+        // No thread reads the log ring here, so with a ring the test writes only as much as it holds.
         let wanted = if ring == 0 { u64::MAX } else { 10_000 };
         while keys < wanted {
             match set(&mut session, keys, value_bytes, false) {
@@ -151,7 +151,7 @@ fn a_key_takes_little_more_than_its_bytes() {
         }
         let heap = db.heap_stats();
         assert_eq!(db.stats().keys, keys);
-        // The buckets of the index are sized for the memory limit: a key has its share when the memory is full.
+        // The buckets of the index are sized for the memory limit, so a key has its share when the memory is full.
         let share = heap.bucket_bytes as f64 / heap_bytes(&heap) as f64;
         let per_key = heap.allocated_bytes as f64 / keys as f64 * (1.0 + share);
         println!("values of {value_bytes} bytes, log {ring}: {per_key:.1} bytes per key of {keys}");
@@ -188,7 +188,7 @@ fn versions_that_only_snapshots_need_take_memory_only_then() {
                 written = round + 1;
             }
             let full = session.set(&key(0), &value(99, 100), SetOptions::default());
-            // The newest version is nobody's but the writers': it goes.
+            // No snapshot needs the newest version, so the write may drop it.
             assert!(full.is_ok() || matches!(full, Err(Error::NoVersion)), "{full:?}");
             for (round, reader) in &mut readers {
                 let seen = reader.get(&key(0)).unwrap().unwrap().data;
@@ -206,8 +206,8 @@ fn versions_that_only_snapshots_need_take_memory_only_then() {
     }
 }
 
-/// Half of the keys' values are deleted at random, so that no slab becomes empty by itself: other sizes find room
-/// all the same, while snapshots, scans and readers see every value unharmed.
+/// Half of the keys' values are deleted at random, so that no slab becomes empty by itself. Values of other sizes find
+/// room nevertheless, while snapshots, scans and readers see every value unharmed.
 #[test]
 fn values_move_together_under_readers_snapshots_and_writers() {
     if !can_run() || !has_arenas() {
@@ -253,12 +253,12 @@ fn values_move_together_under_readers_snapshots_and_writers() {
                 assert_eq!(found, (0..keys).filter(|&number| kept(number)).count());
             }
         });
-        // More than half of the heap, in values of another size.
+        // The values take more than half of the heap, in another size.
         let room = heap_bytes(&db.heap_stats()) * 55 / 100 / (5000 + 200);
         for number in 0..room {
             let wanted = set(&mut session, keys + number, 5000, false);
             if wanted.is_err() {
-                // A scan that is under way holds back what it may still look at.
+                // A running scan holds back slabs that it may still look at.
                 while set(&mut session, keys + number, 5000, false).is_err() {
                     assert!(
                         db.heap_stats().evacuating_slabs > 0,
@@ -280,8 +280,8 @@ fn values_move_together_under_readers_snapshots_and_writers() {
     db.verify().unwrap();
 }
 
-/// At 70 % of the memory, every key's value changes its size again and again; memory never runs out, and what is
-/// in use is no more scattered at the end than it was.
+/// At 70 % of the memory, every key's value changes its size again and again. Memory never runs out, and fragmentation
+/// is no higher at the end than before.
 #[test]
 fn changing_sizes_do_not_use_up_the_memory() {
     if !can_run() || !has_arenas() {
@@ -302,7 +302,7 @@ fn changing_sizes_do_not_use_up_the_memory() {
     let mut lengths = vec![0; keys as usize];
     let mut scattered = Vec::new();
     for round in 0..8 {
-        // In each round most values have another size than in the one before.
+        // In each round most values have another size than in the previous one.
         let favourite = sizes[(round * 3) % sizes.len()];
         for _ in 0..2 * keys {
             let number = next(keys);
@@ -326,7 +326,7 @@ fn changing_sizes_do_not_use_up_the_memory() {
     }
     println!("{scattered:.2?}");
     db.verify().unwrap();
-    // Nothing is lost: what is free between the values serves others.
+    // Free memory between the values can be used for others.
     let more = (keys..).find(|&number| set(&mut session, number, 100, false).is_err()).unwrap() - keys;
     let heap = db.heap_stats();
     let share = heap.allocated_bytes as f64 / heap_bytes(&heap) as f64;
@@ -334,8 +334,8 @@ fn changing_sizes_do_not_use_up_the_memory() {
     db.verify().unwrap();
 }
 
-/// A transaction that finds no memory because the log's reader needs what was overwritten goes on when the reader is past
-/// it. A transaction that needs more than there can be fails.
+/// A transaction that finds no memory because the log's reader needs overwritten values goes on when the reader has
+/// passed them. A transaction that needs more than there can be fails.
 #[test]
 fn a_transaction_waits_for_memory_that_the_log_holds() {
     const BYTES: usize = 8000;
@@ -360,7 +360,7 @@ fn a_transaction_waits_for_memory_that_the_log_holds() {
     }
     drain();
 
-    // The reader may not have read what the write before wrote.
+    // The reader may not have read the previous write.
     let overwrite = |session: &mut Session| set(session, SPARE, BYTES, false);
     session.begin().unwrap();
     let refused = loop {

@@ -255,7 +255,7 @@ fn expiry() {
     for (name, db) in variants() {
         let mut s = db.session().unwrap();
         let at = |ms| SetOptions { expire_at_ms: Some(ms), ..SetOptions::default() };
-        // Long enough that it has not passed when the key has been read.
+        // The span is long enough not to pass before the key has been read.
         let mut span = 150;
         let soon = loop {
             let soon = now() + span;
@@ -333,7 +333,7 @@ fn exhausted_memory_loses_nothing() {
                 Err(e) => panic!("{name}: {e}"),
             }
         };
-        // The records of the arena engine refer to large values, those of the other have copies.
+        // The records of the arena engine refer to large values; those of the hash-map engine have copies.
         let logged = db.config().wal_ring_bytes > 0;
         assert_eq!(full, !logged || db.config().engine == EngineKind::Arena, "{name}");
         assert_eq!(db.len(), u64::from(stored));

@@ -111,7 +111,8 @@ fn programs_are_replaced_in_use() {
                 .filter(|i| procedures[0].run(&mut s, &[2_120_000_000, 1 + i % 12, u64::MAX]).unwrap() == 0)
                 .count()
         });
-        // A program tail calls through its own object's array: objects stay loaded while one may be in use.
+        // A program tail calls through its own object's array, so objects stay loaded while one may be in
+        // use.
         let mut loaded = Vec::new();
         let own: Vec<_> = STEPS.iter().map(|step| app.procedure(step).unwrap()).collect();
         while !voting.is_finished() {

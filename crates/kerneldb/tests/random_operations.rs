@@ -1,8 +1,9 @@
-//! Millions of random operations of all kinds, several sessions interleaved, against a model; then every
-//! invariant of the memory, the log, and the contents.
+//! Millions of random operations of all kinds, several sessions interleaved, against a model. At the end
+//! the test checks every invariant of the memory, the log, and the contents.
 //!
-//! `BEDPLATE_TEST_OPERATIONS` says how many per configuration (60,000), `BEDPLATE_TEST_CONFIGURATIONS` in
-//! which ones (a part of the name), `BEDPLATE_TEST_SEED` repeats a run.
+//! `BEDPLATE_TEST_OPERATIONS` sets the number of operations per configuration (60,000),
+//! `BEDPLATE_TEST_CONFIGURATIONS` selects configurations (by a part of the name), `BEDPLATE_TEST_SEED`
+//! repeats a run.
 
 mod common;
 mod random {
@@ -38,7 +39,7 @@ impl Random {
     }
 }
 
-/// Keys of all lengths, different ones.
+/// Different keys of all lengths.
 fn key(number: usize) -> Vec<u8> {
     const LENGTHS: [usize; 15] = [1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 64, 100, 254, 255];
     let mut key: Vec<u8> = (0..LENGTHS[number % LENGTHS.len()]).map(|i| (i * 7) as u8).collect();
@@ -49,7 +50,7 @@ fn key(number: usize) -> Vec<u8> {
     key
 }
 
-/// Mostly short ones, and the borders of size classes.
+/// Mostly short lengths, and the borders of size classes.
 fn length(random: &mut Random) -> usize {
     match random.below(100) {
         0..60 => random.below(65) as usize,
@@ -66,7 +67,7 @@ fn length(random: &mut Random) -> usize {
 
 fn pick_value(random: &mut Random) -> Val {
     let expire_at_ms = match random.below(20) {
-        // Rarely soon: nobody touches the key until it is certain that it has expired.
+        // Few keys expire soon: no session uses such a key until it has certainly expired.
         0 if random.below(100) == 0 => Some(now_ms() + random.below(30)),
         0 => Some(now_ms().saturating_sub(10_000)),
         1 => Some(now_ms() + (1 << 40)),
@@ -75,15 +76,15 @@ fn pick_value(random: &mut Random) -> Val {
     Val { start: random.below(LONGEST as u64) as u32, len: length(random) as u32, expire_at_ms }
 }
 
-/// What is wanted of a key.
+/// The operation on a key.
 #[derive(Clone, Copy, Debug)]
 enum Action {
     Get,
     Set(Val, SetCondition, /* keep the expiry */ bool),
     Delete,
-    /// What the active expiry does; outside of transactions.
+    /// The operation of the active expiry; outside of transactions.
     DeleteExpired,
-    /// Whether the expected value is right.
+    /// The second field: whether the expected value is right.
     Cas(Val, bool),
 }
 
@@ -100,7 +101,7 @@ fn pick_action(random: &mut Random) -> Action {
     }
 }
 
-/// Errors, by whether there was a reason that the model knows.
+/// Counts of errors, by whether the model knew a reason.
 #[derive(Debug, Default)]
 struct Counts {
     done: u64,
@@ -118,7 +119,7 @@ struct Test<'a> {
     db: &'a Database,
     sessions: Vec<Session>,
     log: Option<LogReader<'a>>,
-    /// What the log has to say.
+    /// The transactions that the log must contain.
     expected: Expected,
     numbers: BTreeMap<Vec<u8>, usize>,
     keys: Vec<Vec<u8>>,
@@ -160,7 +161,7 @@ impl<'a> Test<'a> {
                 }
                 1 => {
                     self.sessions[session].begin_read_only().unwrap();
-                    // With one version there are locks instead of a snapshot.
+                    // With one version, locks take the place of a snapshot.
                     let until = if self.single_version { u64::MAX } else { self.model.clock };
                     self.model.sessions[session] = State::Reading(until);
                 }
@@ -186,7 +187,7 @@ impl<'a> Test<'a> {
 
     fn commit(&mut self, session: usize) {
         let wrote = matches!(&self.model.sessions[session], State::Writing(own) if !own.is_empty());
-        // There is no reason for it to fail.
+        // The commit has no reason to fail.
         let ts = self.sessions[session].commit().unwrap_or_else(|e| panic!("{}: {e}", self.name));
         assert_eq!(ts != 0, wrote, "{}", self.name);
         let written = self.model.end(session, Some(ts));
@@ -216,7 +217,7 @@ impl<'a> Test<'a> {
             return;
         }
         if reading && !matches!(action, Action::Get) {
-            // Once in a while: it must be refused, and change nothing.
+            // Once in a while the session tries to write: the write must be refused, and change nothing.
             if random.below(50) == 0 {
                 let refused = self.sessions[session].delete(&self.keys[key]);
                 assert!(matches!(refused, Err(Error::State)), "{}: {refused:?}", self.name);
@@ -231,7 +232,7 @@ impl<'a> Test<'a> {
             Seen::Present(value, _) => Some(value),
             _ => None,
         };
-        // Locks that the operator takes and meets.
+        // The locks that the operator takes and meets.
         let exclusive = !matches!(action, Action::Get);
         let locking = transaction && (!reading || self.single_version);
         let blocked = self.model.locked(session, key, exclusive);
@@ -257,7 +258,7 @@ impl<'a> Test<'a> {
                     Error::Conflict if blocked => self.counts.conflicts += 1,
                     Error::NoVersion if self.model.snapshots() > 0 => self.counts.no_version += 1,
                     Error::NoMemory => self.counts.no_memory += 1,
-                    // The collector holds a key for a moment. The transaction goes on.
+                    // The collector holds a key for a moment; the transaction stays open.
                     Error::Busy => {
                         self.counts.busy += 1;
                         assert_eq!(self.sessions[session].in_transaction(), transaction, "{what}");
@@ -274,7 +275,7 @@ impl<'a> Test<'a> {
         }
     }
 
-    /// Runs one operator and checks what it says; what it has written, and the commit's timestamp.
+    /// Runs one operator and checks its result; returns its write, and the commit's timestamp.
     fn run(
         &mut self,
         session: usize,
@@ -341,7 +342,7 @@ impl<'a> Test<'a> {
         }
     }
 
-    /// The log says what was committed, in order.
+    /// Checks that the log contains the committed transactions, in order.
     fn check_log(&mut self) {
         let Test { log: Some(log), expected, numbers, bytes, name, .. } = self else { return };
         log.drain(usize::MAX, &mut |txn: LogTxn| {
@@ -362,7 +363,8 @@ impl<'a> Test<'a> {
         });
     }
 
-    /// At the end: nothing is open, memory is in order, the contents are the model's.
+    /// At the end: no transaction is open, the memory is in order, and the contents are those of the
+    /// model.
     fn finish(mut self) -> Counts {
         (0..SESSIONS).for_each(|session| self.roll_back(session));
         self.check_log();
@@ -387,7 +389,7 @@ impl<'a> Test<'a> {
                     let expected = (self.bytes.of(value).to_vec(), value.expire_at_ms);
                     assert_eq!(found.get(&key), Some(&expected), "{}: key {key}", self.name);
                 }
-                // It may not have been collected, but it has expired.
+                // The key may not have been collected, but it has expired.
                 Seen::Absent => {
                     let expiry = found.get(&key).map(|item| item.1);
                     assert!(expiry.is_none_or(|at| at.is_some()), "{}: key {key}, {expiry:?}", self.name);
@@ -439,7 +441,7 @@ fn random_operations_do_what_the_model_does() {
         }
         let started = std::time::Instant::now();
         let db = Database::create(config).unwrap_or_else(|e| panic!("{name}: {e}"));
-        // Its commits would not be the model's.
+        // The model does not contain the commits of the active expiry.
         db.set_expire_effort(0).unwrap();
         let mut test = Test::new(name.clone(), &db);
         let mut random = Random(seed ^ (index as u64) << 56);

@@ -18,7 +18,7 @@ fn data(s: &mut Session, key: &[u8]) -> Option<Vec<u8>> {
     s.get(key).unwrap().map(|value| value.data)
 }
 
-/// Waits up to a minute: much longer than anything takes, and not for ever.
+/// Waits up to a minute, which is much longer than any step takes.
 #[track_caller]
 fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -28,7 +28,7 @@ fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Retries what can meet the collector.
+/// Retries a write, which can meet the collector.
 fn put_eventually(s: &mut Session, key: &[u8], value: &[u8]) {
     eventually("the key can be written", || match put(s, key, value) {
         Ok(()) => true,
@@ -48,8 +48,8 @@ fn with_snapshots() -> impl Iterator<Item = (&'static str, Database)> {
     variants().into_iter().filter(|(_, db)| db.config().versions > 1)
 }
 
-/// Idle snapshots stop the writer of a key until they are older than their grace period. Those that the writer does
-/// not need to revoke keep reading what they saw.
+/// Idle snapshots stop the writer of a key until they are older than their grace period. Snapshots that the writer
+/// does not need to revoke keep reading the same values.
 #[test]
 fn old_snapshots_give_way_to_a_writer() {
     if !can_run() {
@@ -106,7 +106,7 @@ fn old_snapshots_give_way_to_a_writer() {
     }
 }
 
-/// A scan has a grace period of its own; what it reads after it was revoked is refused, and so is a dump.
+/// A scan has a grace period of its own. Its reads after it was revoked are refused, and so is a dump.
 #[test]
 fn a_scan_gives_way_after_its_own_grace_period_and_says_so() {
     if !can_run() {
@@ -124,7 +124,8 @@ fn a_scan_gives_way_after_its_own_grace_period_and_says_so() {
         std::thread::sleep(Duration::from_millis(20));
         assert!(matches!(put(&mut w, b"k", b"x"), Err(Error::NoVersion)), "{name}: scans do not give way");
         grace(&db, 0, 1);
-        // Housekeeping tells the programs. A writer that looks for the oldest snapshot meanwhile may find another one.
+        // Housekeeping passes the grace periods to the programs. Meanwhile, a writer that looks for the oldest
+        // snapshot may find another one.
         db.verify().unwrap();
         put_eventually(&mut w, b"k", b"new");
         assert_eq!(db.stats().snapshots_revoked, 1, "{name}");
@@ -141,7 +142,7 @@ fn a_scan_gives_way_after_its_own_grace_period_and_says_so() {
     }
 }
 
-/// Readers and scans of snapshots that are revoked all the time: they see values of one moment, or an error.
+/// Readers and scans whose snapshots are revoked all the time see values of one moment, or an error.
 #[test]
 fn values_read_while_snapshots_are_revoked_are_of_the_snapshot() {
     if !can_run() {
@@ -165,7 +166,8 @@ fn values_read_while_snapshots_are_revoked_are_of_the_snapshot() {
             u64::from_le_bytes(first.try_into().unwrap())
         };
         std::thread::scope(|scope| {
-            // With the newest version and the one that is written, these need more than there are.
+            // With the newest version and the one that is being written, the snapshots need more versions than there
+            // are.
             for _ in 0..db.config().versions {
                 scope.spawn(|| {
                     let mut s = db.session().unwrap();
@@ -175,7 +177,8 @@ fn values_read_while_snapshots_are_revoked_are_of_the_snapshot() {
                         let done = (0..KEYS).cycle().take(40).try_for_each(|key| {
                             let number = check(&s.get(&[key])?.expect("the key exists").data);
                             assert_eq!(*seen.get_or_insert(number), number, "{name}: not one moment");
-                            // Long enough for several commits, so that the snapshots are of different moments.
+                            // The pause is long enough for several commits, so that the snapshots are of different
+                            // moments.
                             std::thread::sleep(Duration::from_millis(1));
                             Ok(())
                         });

@@ -24,7 +24,7 @@ fn data(s: &mut Session, key: &[u8]) -> Option<Vec<u8>> {
     s.get(key).unwrap().map(|value| value.data)
 }
 
-/// Waits up to a minute: much longer than anything takes, and not for ever.
+/// Waits up to a minute, which is much longer than any step takes.
 #[track_caller]
 fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -40,7 +40,7 @@ fn limit(db: &Database, transaction_ms: u64, idle_ms: u64) {
     db.timeouts().idle_ms.store(idle_ms, Relaxed);
 }
 
-/// Retries what can meet the collector.
+/// Retries a write, which can meet the collector.
 fn put_eventually(s: &mut Session, key: &[u8], value: &[u8]) {
     eventually("the key can be written", || match put(s, key, value) {
         Ok(()) => true,
@@ -70,7 +70,7 @@ fn a_transaction_of_the_largest_size_commits_and_one_byte_more_fails() {
         return;
     }
     const KEY: &[u8] = b"key";
-    // The hash-map engine's allocator needs time to reuse large values: these are small enough for it.
+    // The hash-map engine's allocator needs time to reuse large values; these values are small enough.
     const VALUE: usize = 8000;
     const WHOLE: usize = TX_WRITE_BYTES + KEY.len() + VALUE;
     for over in [0, 1] {
@@ -128,8 +128,8 @@ fn the_longest_keys_and_values_fit_into_a_transaction() {
     assert_eq!(ops, TX_KEYS_MAX);
 }
 
-/// What was committed before the store is closed is there after it is opened again, however large: also a transaction that
-/// the log writer has not begun to read.
+/// Everything that was committed before the store is closed is there after it is opened again, even a large
+/// transaction that the log writer has not begun to read.
 #[test]
 fn the_largest_transaction_survives_an_immediate_stop() {
     if !can_run() || !common::has_arenas() {
@@ -150,7 +150,7 @@ fn the_largest_transaction_survives_an_immediate_stop() {
         for i in 0..TX_KEYS_MAX as u8 {
             put(&mut s, &[b'k', i], &vec![i ^ round; VALUE_MAX]).unwrap();
         }
-        // Rewrites are a part of it.
+        // Rewrites are a part of the transaction.
         for i in 0..100 {
             put(&mut s, b"k\x07", &vec![i; VALUE_MAX]).unwrap();
         }
@@ -172,8 +172,8 @@ fn the_largest_transaction_survives_an_immediate_stop() {
     }
 }
 
-/// Four rings' worth of rewrites by transactions that are open at the same time: the reader neither waits for the
-/// rings' space nor loses or repeats anything, and recovery has what was committed.
+/// Open transactions rewrite keys at the same time, four times as much as the rings hold. The reader neither waits for
+/// the rings' space nor loses or repeats anything, and recovery has the committed values.
 #[test]
 fn rewrites_of_open_transactions_are_recovered() {
     if !can_run() {
@@ -213,7 +213,7 @@ fn rewrites_of_open_transactions_are_recovered() {
     }
 }
 
-/// An idle transaction loses its locks; its session is told, and goes on after it has ended the transaction.
+/// An idle transaction loses its locks. Its session gets an error, and goes on after it has ended the transaction.
 #[test]
 fn an_idle_transaction_is_rolled_back_and_releases_its_locks() {
     if !can_run() {
@@ -226,7 +226,7 @@ fn an_idle_transaction_is_rolled_back_and_releases_its_locks() {
         for end in ["commit", "rollback", "drop"] {
             limit(&db, 0, 0);
             idle.begin().unwrap();
-            // More locks than the reaper releases at once, in every partition.
+            // The transaction has more locks than the reaper releases at once, in every partition.
             for i in 0..60u8 {
                 eventually("the transaction has its locks", || put(&mut idle, &[b'k', i], b"2").is_ok());
             }
@@ -314,8 +314,8 @@ fn the_limit_on_age_ends_a_busy_transaction() {
     }
 }
 
-/// Transfers between accounts by several threads, which pause at random while transactions time out all the time:
-/// no update is lost, no lock stays, and no lock is released twice.
+/// Several threads transfer between accounts, and pause at random while transactions time out all the time. No update
+/// is lost, no lock stays, and no lock is released twice.
 #[test]
 fn the_reaper_and_running_operators_do_not_disturb_each_other() {
     if !can_run() {
@@ -349,7 +349,8 @@ fn the_reaper_and_running_operators_do_not_disturb_each_other() {
                             let mut change = |s: &mut Session, account: u64, by: i64| {
                                 let value = s.get(&account.to_le_bytes())?.expect("the account exists").data;
                                 let value = i64::from_le_bytes(value.try_into().unwrap());
-                                // Sometimes longer than the limit on idleness, so that operators meet the reaper.
+                                // The pause is sometimes longer than the limit on idleness, so that operators meet the
+                                // reaper.
                                 if below(20) == 0 {
                                     std::thread::sleep(Duration::from_micros(below(30_000)));
                                 }
@@ -384,7 +385,7 @@ fn the_reaper_and_running_operators_do_not_disturb_each_other() {
             sum += i64::from_le_bytes(data(&mut s, &account.to_le_bytes()).unwrap().try_into().unwrap());
         }
         assert_eq!(sum, 1000 * ACCOUNTS as i64, "{name}");
-        // A lock that was lost would conflict now.
+        // A lock that was not released would conflict now.
         s.begin().unwrap();
         for account in 0..ACCOUNTS {
             eventually("no lock is left", || put(&mut s, &account.to_le_bytes(), b"0").is_ok());
@@ -395,8 +396,8 @@ fn the_reaper_and_running_operators_do_not_disturb_each_other() {
     }
 }
 
-/// Random transactions of every size up to the limit, many of them far above what a ring holds of rewrites: after the store
-/// is closed and opened again, exactly what was committed is there.
+/// Random transactions of every size up to the limit, many of them with far more rewrites than a ring holds. After the
+/// store is closed and opened again, exactly the committed values are there.
 #[test]
 fn every_transaction_that_commits_is_recovered() {
     if !can_run() || !common::has_arenas() {

@@ -7,7 +7,7 @@ use bedplate_suite_support::run;
 
 use crate::Result;
 
-/// Where programs are looked for. Ordinary users may not have the second folder in their `PATH`.
+/// The folders that are searched for programs. Ordinary users may not have the second folder in their `PATH`.
 const FOLDERS: [&str; 4] = ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"];
 
 /// A MariaDB that is installed.
@@ -24,7 +24,7 @@ pub struct Installation {
 }
 
 impl Installation {
-    /// The installation. An error says what is missing.
+    /// The installation. An error names the missing program.
     pub fn find() -> Result<Self> {
         let server = program("mariadbd")?;
         let text = run(Command::new(&server).args(["--no-defaults", "--version"]).stdin(Stdio::null()))?;
@@ -41,7 +41,7 @@ fn program(name: &str) -> Result<PathBuf> {
         .ok_or_else(|| format!("no {name} is installed; `make setup` installs it"))
 }
 
-/// The version in what `mariadbd --version` prints.
+/// The version in the output of `mariadbd --version`.
 fn version(text: &str) -> Option<String> {
     let (_, rest) = text.split_once("Ver ")?;
     let (number, _) = rest.split_once("-MariaDB")?;

@@ -1,4 +1,4 @@
-//! How a server is started.
+//! The way in which a server is started.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,28 +23,28 @@ pub enum Launch {
 pub struct Preload {
     /// The command `bedplate`, beside which the library is.
     pub program: PathBuf,
-    /// Where a daemon listens that is running; otherwise the command starts one.
+    /// The socket of a running daemon; without it, the command starts one.
     pub socket: Option<PathBuf>,
     /// The memory of the daemon that the command starts, in bytes.
     pub memory_bytes: Option<u64>,
-    /// Files that were not changed for so many milliseconds are served; otherwise those of which the daemon's own time says so.
+    /// Time in milliseconds for which a served file must not have been changed; `None` = the daemon's default.
     pub settling_time_ms: Option<u64>,
     /// Smaller files are left to the page cache.
     pub minimum_bytes: Option<u64>,
-    /// The file to which the library appends what it did.
+    /// The file to which the library appends its statistics.
     pub statistics: Option<PathBuf>,
     /// More variables of the environment.
     pub environment: Vec<(String, String)>,
 }
 
 impl Preload {
-    /// Copies the command and the library into a folder, and names the copy from now on. Where they were built, other users may
-    /// not be able to read them.
+    /// Copies the command and the library into a folder, and uses the copy from now on. Other users may not be able to read the
+    /// folder of the build.
     pub fn copy_into(&mut self, folder: &Path) -> Result<()> {
         let library = self.program.with_file_name(LIBRARY);
         for from in [&self.program, &library] {
             let to = folder.join(from.file_name().unwrap_or_default());
-            // A link takes neither time nor memory, where there can be one.
+            // A link takes neither time nor memory, but may be impossible.
             if to != *from && !to.exists() && fs::hard_link(from, &to).is_err() {
                 fs::copy(from, &to).map_err(|e| format!("copying {}: {e}", from.display()))?;
             }
@@ -79,7 +79,7 @@ impl Preload {
 }
 
 impl Launch {
-    /// The command that starts a program so.
+    /// The command that starts a program in this way.
     pub fn command(&self, program: &Path) -> Command {
         match self {
             Self::Plain => Command::new(program),

@@ -1,9 +1,9 @@
 //! Private MariaDB servers for the tests and benchmarks of `bedplate scan run` (`crates/scan-preload`).
 //!
-//! [`Installation`] is the distribution's MariaDB. [`Server`] is a server with a data directory of its own: it runs as an ordinary
-//! user, listens at a socket in its folder only, and is gone when it is dropped. [`Launch`] says whether it runs plain or under
-//! `bedplate scan run`. [`Session`] is a connection, by the command-line client in batch mode. [`Statistics`] is what the preloaded
-//! library counted. [`mtr`] is about MariaDB's own test suite.
+//! [`Installation`] is the distribution's MariaDB. [`Server`] is a server with a data directory of its own. It runs as an
+//! ordinary user, listens at a socket in its folder only, and disappears when it is dropped. [`Launch`] selects whether it runs
+//! plain or under `bedplate scan run`. [`Session`] is a connection, by the command-line client in batch mode. [`Statistics`] has
+//! the preloaded library's counters. [`mtr`] is about MariaDB's own test suite.
 //!
 //! This crate is for tests and for `bedplate bench` only.
 

@@ -1,11 +1,11 @@
-//! Loading rows into a table: `LOAD DATA LOCAL INFILE`, whose file is the client's input.
+//! Loads rows into a table by `LOAD DATA LOCAL INFILE`, whose file is the client's input.
 
 use std::io::{BufWriter, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 use crate::Result;
 
-/// A load that goes on.
+/// A running load.
 #[derive(Debug)]
 pub struct Loader {
     client: Child,
@@ -25,7 +25,7 @@ impl Loader {
         Ok(Self { client, input: BufWriter::with_capacity(1 << 20, input), statement, is_broken: false })
     }
 
-    /// Adds a row: text with a bar between columns. What goes wrong is said by [`Loader::finish`].
+    /// Adds a row: text with a bar between columns. [`Loader::finish`] reports errors.
     pub fn row(&mut self, row: &str) {
         self.is_broken = self.is_broken || writeln!(self.input, "{row}").is_err();
     }

@@ -9,7 +9,7 @@ use bedplate_suite_support::{User, processes};
 
 use crate::{Launch, Preload, Result};
 
-/// The folder of the test suite. `None`: it is not installed.
+/// The folder of the test suite. `None` if it is not installed.
 pub fn folder() -> Option<PathBuf> {
     let places = ["/usr/share/mariadb/mariadb-test", "/usr/share/mysql/mysql-test"];
     places.into_iter().map(PathBuf::from).find(|folder| script(folder).is_file())
@@ -20,8 +20,8 @@ pub fn script(folder: &Path) -> PathBuf {
     folder.join("mariadb-test-run.pl")
 }
 
-/// Runs tests, with all servers started as `launch` says, and returns how they ended. `arguments` choose the tests. Files are made below
-/// `place`, and removed at the end.
+/// Runs tests, with all servers started by `launch`, and returns their outcomes. `arguments` choose the tests. Files are made
+/// below `place`, and removed at the end.
 pub fn run(
     folder: &Path,
     launch: &Launch,
@@ -51,17 +51,17 @@ pub fn run(
     let text = String::from_utf8_lossy(&output.stdout);
     let found = outcomes(&text);
     match found.is_empty() {
-        // Its status says whether tests failed, which the outcomes say, too.
+        // A failure status means that tests failed, which the outcomes have, too.
         false => Ok(found),
         true => Err(format!("no test ran\n{text}{}", String::from_utf8_lossy(&output.stderr))),
     }
 }
 
-/// Goes on after failures, and tries no test again.
+/// Options to continue after failures, and to retry no test.
 const OPTIONS: [&str; 5] =
     ["--force", "--max-test-fail=0", "--retry=0", "--nowarnings", "--max-save-datadir=0"];
 
-/// The tests that failed, without their combinations: what [`run`] takes as arguments.
+/// The tests that failed, without their combinations, as arguments of [`run`].
 pub fn failed(outcomes: &BTreeMap<String, Outcome>) -> Vec<String> {
     let failed = outcomes.iter().filter(|(_, outcome)| **outcome == Outcome::Failed);
     let mut names: Vec<String> =
@@ -70,7 +70,7 @@ pub fn failed(outcomes: &BTreeMap<String, Outcome>) -> Vec<String> {
     names
 }
 
-/// What has to be preloaded so that as much as possible is served: files of any age, also those that the page cache has.
+/// Options of the library so that it serves as much as possible: files of any age, also those that the page cache has.
 #[must_use]
 pub fn everything(preload: Preload) -> Preload {
     let mut preload = preload;
@@ -80,18 +80,18 @@ pub fn everything(preload: Preload) -> Preload {
     preload
 }
 
-/// How a test ended.
+/// The outcome of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It passed.
     Passed,
     /// It failed, this time or any of several times.
     Failed,
-    /// It needs what is not there, or it is disabled.
+    /// It needs something that is missing, or it is disabled.
     Skipped,
 }
 
-/// The outcomes in what `mariadb-test-run.pl` prints, by the names of the tests with their combinations.
+/// The outcomes in the output of `mariadb-test-run.pl`, by the names of the tests with their combinations.
 pub fn outcomes(output: &str) -> BTreeMap<String, Outcome> {
     let mut found = BTreeMap::new();
     for line in output.lines() {
@@ -102,7 +102,7 @@ pub fn outcomes(output: &str) -> BTreeMap<String, Outcome> {
             Some("skipped" | "disabled") => Outcome::Skipped,
             _ => continue,
         };
-        // The worker's number comes behind the name where there are several.
+        // If there are several workers, the worker's number follows the name.
         let words = line[..at].split_whitespace().filter(|word| !is_worker(word));
         let name = words.collect::<Vec<_>>().join(" ");
         if !name.is_empty() {

@@ -1,8 +1,8 @@
 //! A server with a data directory of its own, as an ordinary user, at a socket in its folder.
 //!
-//! The server's current folder is its data directory, and that of a daemon that `bedplate scan run` starts is the same: so both are
+//! The current folder of the server, and of a daemon that `bedplate scan run` starts, is the data directory. So both are
 //! found there ([`processes::inside`]), and nothing of them outlives the server's object. Clients run in the folder above. Sockets
-//! have relative names, because a socket's name is short and the folder's may not be.
+//! have relative names, because the length of a socket's name is limited and the folder's may be long.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::process::CommandExt;
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use crate::session::{Row, Session};
 use crate::{Installation, Launch, Loader, Result};
 
-/// How long a server may take to accept clients, recovery after a crash included, and to end.
+/// Longest time for a server to accept clients, recovery after a crash included, and to end.
 const START_LIMIT: Duration = Duration::from_secs(180);
 const STOP_LIMIT: Duration = Duration::from_secs(180);
 /// The socket's name in the server's folder.
@@ -25,13 +25,13 @@ const SOCKET: &str = "socket";
 /// The database of clients, which `mariadb-install-db` makes.
 const DATABASE: &str = "test";
 
-/// What a server is made with.
+/// The settings of a new server.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// Options of the server, such as `--key-buffer-size=1M`.
     pub options: Vec<String>,
-    /// Where the server's folder is made; the temporary folder if there is none. A benchmark or test that is to be served needs a file
-    /// system that reads past the page cache.
+    /// The folder in which the server's folder is made; by default the temporary folder. A benchmark or test that is to be served
+    /// needs a file system that reads past the page cache.
     pub place: Option<PathBuf>,
 }
 
@@ -117,7 +117,7 @@ impl Server {
         self.server = Some(server);
         let start = Instant::now();
         loop {
-            // A client that finds no socket is not worth a process.
+            // A client is started only if there is a socket.
             if self.path().join(SOCKET).exists() && self.session().is_ok() {
                 return Ok(());
             }
@@ -132,7 +132,7 @@ impl Server {
         }
     }
 
-    /// Has a command run as the server's user, in the data directory, with nothing of this process's input and of its user's folders.
+    /// Lets a command run as the server's user, in the data directory, without this process's input and its user's folders.
     fn prepare(&self, mut command: Command) -> Command {
         command.current_dir(self.data()).stdin(Stdio::null()).env("LC_ALL", "C").env("HOME", self.path());
         // Another user cannot use the folder of this one.
@@ -143,7 +143,7 @@ impl Server {
         command
     }
 
-    /// Whether the server has ended, and how.
+    /// The server's exit status, if it has ended.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         let Some(server) = &mut self.server else { return Ok(None) };
         server.try_wait().map_err(|e| format!("waiting for mariadbd: {e}"))
@@ -154,7 +154,7 @@ impl Server {
         self.end(Signal::TERM)
     }
 
-    /// Kills the server. The daemon that was started for it ends by itself, which is waited for.
+    /// Kills the server, and waits until the daemon that was started for it has ended by itself.
     pub fn kill(&mut self) -> Result<()> {
         self.end(Signal::KILL)
     }
@@ -225,7 +225,7 @@ impl Server {
         self.path().join("data")
     }
 
-    /// Where the server has its temporary tables. A server that starts removes those of others that it finds.
+    /// The folder of the server's temporary tables. A server that starts removes those of others that it finds.
     fn temporary(&self) -> PathBuf {
         self.path().join("temporary")
     }
@@ -245,12 +245,12 @@ impl Server {
         self.server.as_ref().map(Child::id)
     }
 
-    /// What the server has logged.
+    /// The server's log.
     pub fn log(&self) -> String {
         fs::read_to_string(self.path().join("log")).unwrap_or_default()
     }
 
-    /// Lets the user own a file as whom the server runs.
+    /// Makes the server's user the owner of a file.
     pub fn give(&self, path: &Path) -> Result<()> {
         self.user.map_or(Ok(()), |user| user.own(path))
     }

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use crate::Result;
 
-/// How long a client may take to end when its session is dropped.
+/// Longest time for a client to end when its session is dropped.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// The columns of a row as text. A tab, a new line and a backslash are `\t`, `\n` and `\\` in them, and nothing is `NULL`.
+/// The columns of a row as text. A tab, a new line and a backslash are `\t`, `\n` and `\\` in them, and a null is `NULL`.
 pub type Row = Vec<String>;
 
 /// A connection. The client ends at the first error, so a session is over then.
@@ -18,7 +18,7 @@ pub struct Session {
     client: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
-    /// How many requests were made. The number is a part of what ends an answer.
+    /// Number of requests so far. It is a part of the mark at the end of an answer.
     count: u64,
 }
 
@@ -68,7 +68,7 @@ impl Session {
         self.count += 1;
         let text = format!("{};\nselect '{}';\n", statements.trim().trim_end_matches(';'), self.mark());
         let input = self.input.as_mut().ok_or("the session is closed")?;
-        // A client that has ended says why when its answer is read.
+        // If the client has ended, reading its answer gives the reason.
         let _ = input.write_all(text.as_bytes()).and_then(|()| input.flush());
         Ok(())
     }
@@ -96,7 +96,7 @@ impl Session {
         format!("end of answer {}", self.count)
     }
 
-    /// What the client said before it ended.
+    /// The client's messages before it ended.
     fn last_words(&mut self) -> String {
         self.input = None;
         let mut text = String::new();

@@ -1,4 +1,4 @@
-//! What the preloaded library counted, as it appends it to the file of `--statistics`.
+//! The preloaded library's counters, which it appends to the file of `--statistics`.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// All lines of a file. A missing file has none: no process has read a file that it could serve.
+    /// All lines of a file. A missing file has none, because no process has read a file that it could serve.
     pub fn read(path: &Path) -> Result<Vec<Self>> {
         match fs::read_to_string(path) {
             Ok(text) => text

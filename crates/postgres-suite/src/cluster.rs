@@ -1,7 +1,7 @@
 //! A server with a data directory of its own, as an ordinary user, at a socket in its folder.
 //!
-//! Nothing of a cluster outlives it: the server is told to end when the thread that started it ends, and dropping a cluster
-//! ends every process whose current folder is in the cluster's, which all processes of PostgreSQL's are.
+//! Nothing of a cluster outlives it. The server gets a signal when the thread that started it ends. Dropping a cluster
+//! ends every process whose current folder is in the cluster's, which is the case for all processes of PostgreSQL's.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -20,7 +20,7 @@ use crate::Result;
 use crate::installation::Installation;
 use crate::plan::text_of;
 
-/// How long a server may take to accept clients, recovery after a crash included, and to end.
+/// Longest time for a server to accept clients, recovery after a crash included, and to end.
 const START_LIMIT: Duration = Duration::from_secs(180);
 const STOP_LIMIT: Duration = Duration::from_secs(120);
 /// A server listens at no port; this is a part of its socket's name.
@@ -28,7 +28,7 @@ const PORT: u16 = 5432;
 /// The user of the database.
 const DATABASE_USER: &str = "postgres";
 
-/// What a cluster is made with.
+/// The settings of a new cluster.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// Whether pages have checksums.
@@ -39,34 +39,34 @@ pub struct Settings {
     pub module: Option<PathBuf>,
     /// The command `bedplate`, whose daemon reads for backends that share.
     pub program: Option<PathBuf>,
-    /// Where the cluster's folder is made; the temporary folder if there is none. The path must be short.
+    /// The folder in which the cluster's folder is made; by default the temporary folder. The path must be short.
     pub place: Option<PathBuf>,
 }
 
 impl Settings {
     /// Settings for tests: a server that keeps its disk quiet and has no processes that change tables by themselves. Its ordinary
-    /// scans begin at the first block, wherever another scan of the table is.
+    /// scans begin at the first block, even beside another scan of the table.
     pub fn quiet() -> Self {
         let settings = Self::default().with("autovacuum", "off").with("bgwriter_lru_maxpages", "0");
         let settings = settings.with("synchronize_seqscans", "off");
         settings.with("checkpoint_timeout", "1d").with("max_wal_size", "4GB").with("fsync", "off")
     }
 
-    /// With a value for a setting. A later one overrides an earlier one.
+    /// Adds a value for a setting. A later value overrides an earlier one.
     #[must_use]
     pub fn with(mut self, name: &str, value: &str) -> Self {
         self.values.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// With or without checksums of pages.
+    /// Selects whether pages have checksums.
     #[must_use]
     pub fn checksums(mut self, checksums: bool) -> Self {
         self.checksums = checksums;
         self
     }
 
-    /// With a shared library that is loaded when the server starts.
+    /// Adds a shared library that is loaded when the server starts.
     #[must_use]
     pub fn module(mut self, module: Option<&Path>) -> Self {
         self.module = module.map(Path::to_owned);
@@ -74,7 +74,7 @@ impl Settings {
     }
 }
 
-/// How a server is stopped.
+/// The way in which a server is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// Clients are disconnected, and all is written.
@@ -109,7 +109,7 @@ impl Cluster {
         ]);
         match settings.checksums {
             true => _ = initdb.arg("--data-checksums"),
-            // Since 18 they are there unless they are declined.
+            // Since 18, checksums are the default.
             false if installation.version >= 18 => _ = initdb.arg("--no-data-checksums"),
             false => {}
         }
@@ -143,7 +143,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Makes the folder, with what the server is to load.
+    /// Makes the folder, with the files that the server loads.
     fn folder(installation: &Installation, settings: &Settings) -> Result<Self> {
         let place = settings.place.clone().unwrap_or_else(std::env::temp_dir);
         // Processes are found by the canonical path.
@@ -157,7 +157,7 @@ impl Cluster {
             server: None,
             options: Vec::new(),
         };
-        // Where they were built, other users may not be able to read them.
+        // Other users may not be able to read the folder of the build.
         let copies = [(&settings.module, cluster.module_path()), (&settings.program, cluster.program_path())];
         for (original, copy) in copies.iter().filter_map(|(original, copy)| Some((original.as_ref()?, copy)))
         {
@@ -167,12 +167,12 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Where the server loads the extension from.
+    /// The file from which the server loads the extension.
     pub fn module_path(&self) -> PathBuf {
         self.path().join("bedplate_scan.so")
     }
 
-    /// Where the server finds the command `bedplate`.
+    /// The path at which the server finds the command `bedplate`.
     fn program_path(&self) -> PathBuf {
         self.path().join("bedplate")
     }
@@ -213,12 +213,12 @@ impl Cluster {
         &self.installation
     }
 
-    /// Lets the user own a file as whom the server runs.
+    /// Makes the server's user the owner of a file.
     pub fn give(&self, path: &Path) -> Result<()> {
         self.user.map_or(Ok(()), |user| user.own(path))
     }
 
-    /// A program of the installation that finds this server by itself, run by the user as whom the server runs.
+    /// A program of the installation that finds this server by itself. It runs as the server's user.
     pub fn program(&self, name: &str) -> Command {
         let mut command = Command::new(self.installation.program(name));
         for (variable, _) in std::env::vars_os() {
@@ -253,7 +253,7 @@ impl Cluster {
         // SAFETY: the closure only makes a system call that is safe between fork and exec.
         unsafe {
             command.pre_exec(|| {
-                // SIGQUIT: the server ends its children at once. This comes after the change of the user, which resets it.
+                // On SIGQUIT, the server ends its children at once. This comes after the change of the user, which resets it.
                 set_parent_process_death_signal(Some(Signal::QUIT))?;
                 Ok(())
             });
@@ -277,7 +277,7 @@ impl Cluster {
         }
     }
 
-    /// Whether the main process has ended, and how.
+    /// The main process's exit status, if it has ended.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         let Some(server) = &mut self.server else { return Ok(None) };
         server.try_wait().map_err(|e| format!("waiting for postgres: {e}"))
@@ -326,7 +326,7 @@ impl Cluster {
         processes::inside(self.path()).into_iter().map(|pid| pid.as_raw_nonzero().get()).collect()
     }
 
-    /// How a client finds a database.
+    /// The connection settings by which a client finds a database.
     pub fn config(&self, database: &str) -> Config {
         let mut config = Config::new();
         config.host_path(self.path()).port(PORT).user(DATABASE_USER).dbname(database);
@@ -348,8 +348,8 @@ impl Cluster {
         execute(&mut self.client()?, statements)
     }
 
-    /// How often the server has begun to accept clients: once for each start, and once for each recovery from the crash of a
-    /// backend.
+    /// Number of times that the server has begun to accept clients: once for each start, and once for each recovery from the
+    /// crash of a backend.
     pub fn begins(&self) -> usize {
         self.log().matches("database system is ready to accept connections").count()
     }
@@ -366,7 +366,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// What the server has logged.
+    /// The server's log.
     pub fn log(&self) -> String {
         fs::read_to_string(self.path().join("log")).unwrap_or_default()
     }
@@ -415,7 +415,7 @@ pub fn execute(client: &mut Client, statements: &str) -> Result<()> {
     client.batch_execute(statements).map_err(|e| format!("{statements}: {}", text_of(&e)))
 }
 
-/// The rows of a query as text, in which nothing is `NULL`. An error names the query.
+/// The rows of a query as text, in which a null is `NULL`. An error names the query.
 pub fn rows(client: &mut Client, query: &str) -> Result<Vec<Vec<String>>> {
     let messages = client.simple_query(query).map_err(|e| format!("{query}: {}", text_of(&e)))?;
     let row = |message| match message {

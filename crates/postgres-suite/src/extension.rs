@@ -1,4 +1,4 @@
-//! Building the extension for an installation.
+//! Builds the extension for an installation.
 //!
 //! Each build has a folder of its own, because objects for one version of PostgreSQL are of no use for another. A file in the
 //! folder is locked during the build, so that tests that run at the same time build it once.
@@ -13,13 +13,13 @@ use bedplate_suite_support::programs;
 
 use crate::{Installation, Result, run};
 
-/// Where the extension's sources are, and the header of the library that it uses.
+/// The folder of the extension's sources, and that of the header of the library that it uses.
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../integrations/postgresql");
 const HEADERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../scan-c/include");
 /// The name of the extension's shared library.
 pub const MODULE: &str = "bedplate_scan.so";
 
-/// Whether the tests are to run without the extension. Comparisons must then pass, too; what tests the extension itself fails.
+/// Whether the tests are to run without the extension. Comparisons must then pass, too; tests of the extension itself fail.
 pub fn is_stock() -> bool {
     std::env::var_os("BEDPLATE_TEST_STOCK").is_some_and(|value| value == "1")
 }
@@ -27,9 +27,9 @@ pub fn is_stock() -> bool {
 /// A way to build the extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Build {
-    /// As it is installed.
+    /// The build that is installed.
     Product,
-    /// With gates, faults and mutants.
+    /// The build with gates, faults and mutants.
     Faults,
 }
 
@@ -52,7 +52,7 @@ pub fn build(installation: &Installation, build: Build, library: &Path, target: 
     copy_sources(Path::new(SOURCES), &folder)?;
     let mut make = Command::new("make");
     make.arg("-C").arg(&folder).stdin(Stdio::null());
-    // The settings of a make that runs this are not this one's.
+    // This make must not get the settings of a make that runs the tests.
     make.env_remove("MAKEFLAGS").env_remove("MAKELEVEL").env_remove("MFLAGS");
     make.arg(format!("PG_CONFIG={}", installation.pg_config.display()));
     make.arg(format!("SCAN_INCLUDE={HEADERS}")).arg(format!("SCAN_LIB={}", library.display()));
@@ -64,7 +64,7 @@ pub fn build(installation: &Installation, build: Build, library: &Path, target: 
     if module.exists() { Ok(module) } else { Err(format!("make has not built {}", module.display())) }
 }
 
-/// Copies sources that have changed, so that `make` builds what depends on them.
+/// Copies sources that have changed, so that `make` builds the files that depend on them.
 fn copy_sources(from: &Path, to: &Path) -> Result<()> {
     let failed = |path: &Path| {
         let path = path.display().to_string();

@@ -1,7 +1,7 @@
-//! Gates: a test stops a scan at one of its steps, lets others change the table, and lets the scan go on.
+//! Gates: a test stops a scan at one of its steps, lets others change the table, and lets the scan continue.
 //!
-//! The extension has gates only where it was built for tests. Its setting `bedplate_scan.fault_gate` names a path; a scan that
-//! comes to a step and finds the file `PATH.STEP` renames it to `PATH.STEP.reached` and waits until that is gone.
+//! The extension has gates only if it was built for tests. Its setting `bedplate_scan.fault_gate` names a path. A scan that
+//! comes to a step and finds the file `PATH.STEP` renames it to `PATH.STEP.reached` and waits until that is removed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::Result;
 
-/// How long a gate waits for a scan. A busy machine is slow, so this only ends a test that would hang.
+/// Longest time that a gate waits for a scan. A busy machine is slow, so this only ends a test that would hang.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// A step of a scan at which it can be stopped.
@@ -26,7 +26,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// All of them, in their order.
+    /// All steps, in their order.
     pub const ALL: [Self; 4] = [Self::BeforeLookUp, Self::BeforeRead, Self::AfterRead, Self::BeforeUse];
 
     /// The name in the extension.
@@ -57,7 +57,7 @@ impl Gate {
         Ok(gate)
     }
 
-    /// Waits until a scan stands at the gate. `check` is asked meanwhile, and an error of it ends the wait.
+    /// Waits until a scan stands at the gate. Calls `check` meanwhile, and an error of it ends the wait.
     pub fn wait(&self, mut check: impl FnMut() -> Result<()>) -> Result<()> {
         let start = Instant::now();
         while !self.reached.exists() {
@@ -70,7 +70,7 @@ impl Gate {
         Ok(())
     }
 
-    /// Lets the scan go on.
+    /// Lets the scan continue.
     pub fn open(self) {}
 }
 

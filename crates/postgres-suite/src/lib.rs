@@ -2,8 +2,8 @@
 //!
 //! [`Installation`] is a PostgreSQL on this machine: the distribution's, and PostgreSQL 18 where `make setup` has fetched
 //! it. [`Cluster`] is a server with a data directory of its own. It runs as an ordinary user, listens at a socket in its
-//! folder only, and is gone when it is dropped. [`extension`] builds the extension for an installation. [`Gate`] stops a
-//! scan at one of its steps, so that a test makes a race instead of waiting for it. [`plan`] reads what a scan did from its
+//! folder only, and disappears when it is dropped. [`extension`] builds the extension for an installation. [`Gate`] stops a
+//! scan at one of its steps, so that a test makes a race instead of waiting for it. [`plan`] reads a scan's counters from its
 //! plan. [`suite`] is about PostgreSQL's own regression tests.
 //!
 //! This crate is for the tests of the extension and for `bedplate bench` only.

@@ -1,4 +1,4 @@
-//! What the nodes of the extension did, as `EXPLAIN (ANALYZE, FORMAT JSON)` has it.
+//! The counters of the extension's nodes in `EXPLAIN (ANALYZE, FORMAT JSON)`.
 
 use postgres::Client;
 use serde_json::Value;
@@ -13,10 +13,10 @@ const BUFFERED: &str = "Blocks From Buffer Manager";
 /// Its counter of bytes that were read for another scan, too.
 const SHARED: &str = "Bytes Shared";
 
-/// Why a node scans as PostgreSQL does.
+/// Its reason for scanning as PostgreSQL does.
 const ORDINARY: &str = "Ordinary Scan";
 
-/// What the extension's nodes in a plan did together.
+/// The sums of the counters of the extension's nodes in a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Nodes of the extension.
@@ -50,7 +50,7 @@ pub fn read_ns(client: &mut Client, query: &str) -> Result<f64> {
         .ok_or_else(|| format!("{query}: the plan has no time of reads: {root}"))
 }
 
-/// Runs a query by EXPLAIN, and counts what the extension's nodes did.
+/// Runs a query by EXPLAIN, and adds up the counters of the extension's nodes.
 pub fn counters(client: &mut Client, query: &str) -> Result<Counters> {
     let plan = explain(client, query)?;
     let mut counters = Counters::default();
@@ -58,7 +58,7 @@ pub fn counters(client: &mut Client, query: &str) -> Result<Counters> {
     Ok(counters)
 }
 
-/// Runs a query by EXPLAIN, and returns why the extension's nodes scanned as PostgreSQL does, those that did.
+/// Runs a query by EXPLAIN, and returns the reasons of those of the extension's nodes that scanned as PostgreSQL does.
 pub fn ordinary_scans(client: &mut Client, query: &str) -> Result<Vec<String>> {
     let mut reasons = Vec::new();
     add_reasons(&explain(client, query)?, &mut reasons);
@@ -96,7 +96,7 @@ fn add(part: &Value, counters: &mut Counters) {
     }
 }
 
-/// An error of the server in one line: the client's own text does not have the message.
+/// An error of the server in one line, because the client's own text does not have the message.
 pub fn text_of(error: &postgres::Error) -> String {
     match error.as_db_error() {
         Some(db) => format!("{}: {}", db.severity(), db.message()),

@@ -1,16 +1,16 @@
-//! PostgreSQL's own regression and isolation tests, and what of their output may differ.
+//! PostgreSQL's own regression and isolation tests, and the parts of their output that may differ.
 //!
 //! `make setup` fetches them ([`folder`]). With the extension, plans have its node where they had a sequential scan, and
-//! `EXPLAIN (ANALYZE)` shows what the node did. [`normalise`] puts the name of a sequential scan back, takes the node's own lines
-//! away, and changes nothing else.
+//! `EXPLAIN (ANALYZE)` shows the node's counters. [`normalise`] puts the name of a sequential scan back, removes the node's own
+//! lines, and changes nothing else.
 
 use std::path::PathBuf;
 
 use crate::installation::cache_folder;
 use crate::plan::NODE;
 
-/// The folder into which `make setup` unpacks the tests of a major version, or the one that `BEDPLATE_POSTGRES_SUITE` names:
-/// a folder in which `%` is replaced by the version. It may be missing.
+/// The folder into which `make setup` unpacks the tests of a major version, or the one that `BEDPLATE_POSTGRES_SUITE` names,
+/// with the version in place of `%`. It may be missing.
 pub fn folder(version: u32) -> PathBuf {
     let named = std::env::var("BEDPLATE_POSTGRES_SUITE").ok().filter(|value| !value.is_empty());
     match named {
@@ -66,7 +66,7 @@ fn row_count(line: &str) -> Option<usize> {
     (unit == "rows)" || unit == "row)").then(|| number.parse().ok()).flatten()
 }
 
-/// Output of `psql` without plans: without the results of EXPLAIN and of the suite's functions that call it, and without the
+/// Output of `psql` without plans. It lacks the results of EXPLAIN and of the suite's functions that call it, and the
 /// warnings of a function of the suite's that looks for the words `Seq Scan` in plans.
 pub fn without_plans(output: &str) -> String {
     let mut is_plan = false;
@@ -84,7 +84,7 @@ pub fn without_plans(output: &str) -> String {
     lines.join("\n")
 }
 
-/// Whether two outputs are the same up to spaces, as `diff -w` has it, which is what PostgreSQL's tests use.
+/// Whether two outputs are the same up to spaces, as for `diff -w`, which PostgreSQL's tests use.
 pub fn is_same(left: &str, right: &str) -> bool {
     let bare = |line: &str| line.chars().filter(|c| !c.is_whitespace()).collect::<String>();
     left.lines().map(bare).eq(right.lines().map(bare))

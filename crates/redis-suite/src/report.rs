@@ -16,7 +16,7 @@ pub enum Outcome {
 /// The tests of a unit with their outcomes. A name that occurs several times has passed if all of them have.
 pub type Outcomes = BTreeMap<String, Outcome>;
 
-/// How many of the latest lines that the suite printed are kept for an error.
+/// Number of the suite's latest output lines that are kept for an error.
 const PRINTED_LINES: usize = 20;
 
 /// The reports of the driver so far.
@@ -27,7 +27,7 @@ pub struct Report {
     pub current: String,
     /// Whether the unit was run to its end.
     pub is_done: bool,
-    /// Failures outside of tests: the rest of the group that they happened in was not run.
+    /// Failures outside of tests. The rest of the group in which they happened was not run.
     pub stray: Vec<String>,
     /// The latest lines that are no reports.
     printed: VecDeque<String>,
@@ -58,7 +58,7 @@ impl Report {
             "exception" => self.stray.push(text),
             "skip" => self.add(text, Outcome::NotRun("skipped".into())),
             "ignore" => {
-                // Without a name it is about a group of tests.
+                // A report without a name is about a group of tests.
                 if let Some((name, reason)) = split_ignored(&text) {
                     self.add(name.to_owned(), Outcome::NotRun(reason.to_owned()));
                 }

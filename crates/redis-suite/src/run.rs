@@ -1,4 +1,4 @@
-//! Running one unit of the suite.
+//! Runs one unit of the suite.
 
 use std::io::{BufRead, BufReader, Read, Seek};
 use std::path::Path;
@@ -12,9 +12,9 @@ use crate::workspace::Workspace;
 /// The servers that a unit's tests use.
 #[derive(Clone, Copy, Debug)]
 pub enum Servers<'a> {
-    /// One that runs already, on this port of 127.0.0.1. It has one database.
+    /// A server that runs already, on this port of 127.0.0.1. It has one database.
     Running(u16),
-    /// The tests start them in this folder.
+    /// Servers that the tests start in this folder.
     Started(&'a Workspace),
 }
 
@@ -33,12 +33,12 @@ pub fn run(suite: &Path, unit: &str, servers: Servers<'_>, limit: Duration) -> R
         Servers::Started(workspace) => {
             let first = workspace.first_port.to_string();
             command.arg(tcl_list(&workspace.environment)).args(["--baseport", &first]);
-            // With one client the tests that must run alone are run like the others.
+            // With one client, tests that must run alone run like the others.
             command.args(["--portcount", &Workspace::PORTS.to_string(), "--clients", "1"]);
             command.current_dir(workspace.path());
         }
     }
-    // A file, unlike a pipe, is complete when the driver has ended, also if processes that it started still hold it open.
+    // A file, unlike a pipe, is complete when the driver has ended, even if processes that it started still hold it open.
     let mut errors = tempfile::tempfile().map_err(|e| format!("no file for the driver's errors: {e}"))?;
     let mut child = command
         .arg("--durable")
@@ -50,7 +50,7 @@ pub fn run(suite: &Path, unit: &str, servers: Servers<'_>, limit: Duration) -> R
     let stdout = child.stdout.take().unwrap();
     let (send, lines) = mpsc::channel();
     std::thread::spawn(move || {
-        // Processes that the tests left behind may hold the other end for longer than the driver lives.
+        // Processes that the tests left behind may hold the other end open after the driver has ended.
         let mut lines = BufReader::new(stdout).split(b'\n').map_while(Result::ok);
         lines.try_for_each(|line| send.send(String::from_utf8_lossy(&line).into_owned()))
     });

@@ -1,4 +1,4 @@
-//! Where the suite is, which units it has, and which version of Redis it belongs to.
+//! The folder of the suite, its units, and the version of Redis that it belongs to.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,14 +12,14 @@ pub fn folder() -> PathBuf {
     })
 }
 
-/// The units that the suite runs unless told otherwise, in its order.
+/// The units that the suite runs by default, in its order.
 pub fn units(suite: &Path) -> Result<Vec<String>, String> {
     let list =
         output(Command::new("tclsh").args(["tests/test_helper.tcl", "--list-tests"]).current_dir(suite))?;
     Ok(list.lines().map(str::to_owned).collect())
 }
 
-/// The version of Redis whose suite this is, `7.0.15` say, as `src/version.h` beside the tests has it.
+/// The version of Redis whose suite this is, for example `7.0.15`, from `src/version.h` beside the tests.
 pub fn version(suite: &Path) -> Result<String, String> {
     let path = suite.join("src/version.h");
     let text = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;

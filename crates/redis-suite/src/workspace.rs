@@ -15,7 +15,7 @@ use tempfile::TempDir;
 /// The programs that the suite runs, and the installed ones that stand for them.
 const PROGRAMS: [(&str, &str); 6] = [
     ("redis-server", "redis-server"),
-    // It is the server under another name, which Debian has in a package of its own.
+    // redis-sentinel is the server under another name. Debian has it in a separate package.
     ("redis-sentinel", "redis-server"),
     ("redis-cli", "redis-cli"),
     ("redis-benchmark", "redis-benchmark"),
@@ -23,7 +23,7 @@ const PROGRAMS: [(&str, &str); 6] = [
     ("redis-check-rdb", "redis-check-rdb"),
 ];
 
-/// How long dropping a workspace waits for the processes that it has killed.
+/// Longest time for which dropping a workspace waits for the processes that it has killed.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
 /// A folder for one run of one unit. Dropping it ends every process that works in it, and deletes it.
@@ -37,14 +37,14 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    /// How many ports from the first one on the servers of a workspace use; and as many from 10,000 above it.
+    /// Number of ports that the servers of a workspace use, from the first one on, and again from 10,000 above it.
     pub const PORTS: u16 = 500;
 
     /// Makes a folder with links to a suite. The servers will use ports from `first_port` on.
     pub fn new(suite: &Path, first_port: u16) -> io::Result<Self> {
         let folder = TempDir::with_prefix("redis-suite-")?;
         let tests = folder.path().join("tests");
-        // A file that the tests write must not be written into the suite.
+        // The folder is not a link, because the tests must not write files into the suite.
         fs::create_dir_all(tests.join("tmp"))?;
         for entry in fs::read_dir(suite.join("tests"))? {
             let entry = entry?;
@@ -106,7 +106,7 @@ impl Drop for Workspace {
     }
 }
 
-/// Where a program is, by `PATH`.
+/// The path of a program in `PATH`.
 fn program(name: &str) -> io::Result<PathBuf> {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file());

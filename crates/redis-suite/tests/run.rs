@@ -1,4 +1,4 @@
-//! A suite of a few lines: what becomes of tests that pass, fail and hang, and of what they start.
+//! Runs a suite of a few lines: checks tests that pass, fail and hang, and the end of processes that they start.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bedplate_redis_suite::{Outcome, Servers, Workspace, run};
 use tempfile::TempDir;
 
-/// What of the real suite the driver changes or uses.
+/// The parts of the real suite that the driver changes or uses.
 const HELPER: &str = r#"
 set ::external 0
 set ::num_failed 0

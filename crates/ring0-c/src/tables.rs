@@ -148,7 +148,7 @@ pub unsafe extern "C" fn bp_ring0_map(
 /// may use cached translations of it until bp_ring0_shoot_down(). Returns -ENOENT if nothing is mapped there.
 ///
 /// # Safety
-/// As for bp_ring0_map(); `before` must be NULL or writable.
+/// The same as for bp_ring0_map(); `before` must be NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_ring0_unmap(root: u64, address: u64, before: *mut u64) -> c_int {
     // SAFETY: as the caller promised.
@@ -165,7 +165,7 @@ pub unsafe extern "C" fn bp_ring0_unmap(root: u64, address: u64, before: *mut u6
 /// tables from `from`. Processors may use the old rights until bp_ring0_shoot_down().
 ///
 /// # Safety
-/// As for bp_ring0_map().
+/// The same as for bp_ring0_map().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_ring0_protect(
     root: u64,
@@ -207,7 +207,7 @@ pub unsafe extern "C" fn bp_ring0_walk(root: u64, address: u64, found: *mut bp_r
 /// is missing, or a huge page is in the way.
 ///
 /// # Safety
-/// As for bp_ring0_map().
+/// The same as for bp_ring0_map().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_ring0_entry(
     root: u64,

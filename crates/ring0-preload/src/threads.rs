@@ -28,7 +28,7 @@ fn create() -> Option<Create> {
 /// Creates a thread that enters ring 0 before its function begins. Otherwise it is the C library's function.
 ///
 /// # Safety
-/// As for the C library's function.
+/// The same as for the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_create(
     thread: *mut libc::pthread_t,

@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Why an operation failed.
+/// The reason why an operation failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -15,7 +15,7 @@ pub enum Error {
     /// A request to KVM failed.
     #[error("KVM: {what}: {source}{}", kvm_advice(.source))]
     Kvm {
-        /// What was asked of KVM.
+        /// The request to KVM.
         what: &'static str,
         /// KVM's reason.
         source: io::Error,
@@ -23,15 +23,15 @@ pub enum Error {
     /// A feature that ring 0 needs is missing.
     #[error("{feature} is missing; {advice}")]
     Missing {
-        /// What is missing.
+        /// The missing feature.
         feature: &'static str,
-        /// What to do.
+        /// Advice for the user.
         advice: &'static str,
     },
     /// Memory for the library itself could not be mapped.
     #[error("mapping memory for {what}: {source}")]
     Memory {
-        /// What the memory was for.
+        /// The purpose of the memory.
         what: &'static str,
         /// The kernel's reason.
         source: io::Error,
@@ -49,9 +49,9 @@ pub enum Error {
          virtual machine see the host's address width"
     )]
     AddressSpace {
-        /// How many windows would be in use.
+        /// Number of windows that would be in use.
         needed: usize,
-        /// How many windows are available.
+        /// Number of available windows.
         available: usize,
     },
     /// The limit of virtual processors is reached. A thread that has left ring 0 still owns its processor until it
@@ -78,7 +78,7 @@ pub enum Error {
         address: u64,
         /// Length of the range in bytes.
         bytes: u64,
-        /// What is wrong.
+        /// The reason.
         why: &'static str,
     },
     /// The limit of ranges with a page-fault handler is reached.
@@ -100,7 +100,7 @@ pub enum Error {
     BadVector {
         /// The vector.
         vector: u8,
-        /// What the vector is used for.
+        /// The use of the vector.
         why: &'static str,
     },
     /// The handler of SIGSEGV cannot be installed.

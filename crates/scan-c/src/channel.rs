@@ -50,7 +50,7 @@ pub struct bp_scan_channel {
     pub handle: u64,
 }
 
-/// A scan to be opened.
+/// The options of a scan.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bp_scan_options {
@@ -58,20 +58,20 @@ pub struct bp_scan_options {
     pub size: usize,
     /// The files.
     pub sources: *const bp_scan_source,
-    /// How many there are.
+    /// Number of files.
     pub source_count: usize,
-    /// The bytes to be scanned, in this order; NULL: all of every file. With `range_count` 0 and not NULL: none yet.
+    /// The bytes to scan, in this order; NULL: all of every file. With `range_count` 0 and not NULL: none yet.
     pub ranges: *const bp_scan_range,
-    /// How many there are.
+    /// Number of ranges.
     pub range_count: usize,
-    /// The size of pages: a power of two from 4 KiB to 2 MiB; 0: 2 MiB. A page never crosses a multiple of it in its file.
+    /// The size of pages: a power of two from 4 KiB to 2 MiB; 0: 2 MiB. A page never crosses a multiple of its size in its file.
     pub page_size: usize,
-    /// The memory of the channel: 4 MiB to 1 GiB; 0: 32 MiB. If several pages may be out it has to have 2 MiB for each of them,
-    /// and 4 MiB.
+    /// The memory of the channel: 4 MiB to 1 GiB; 0: 32 MiB. If several pages may be out, it must have 2 MiB for each of them,
+    /// and 4 MiB more.
     pub ring_bytes: usize,
     /// 0 or BP_SCAN_UNWATCHED.
     pub flags: u32,
-    /// How many pages may be out at a time: 1 to BP_SCAN_PAGES_HELD_MAX; 0: 1.
+    /// Maximum number of pages that may be out at a time: 1 to BP_SCAN_PAGES_HELD_MAX; 0: 1.
     pub pages_held: u32,
 }
 
@@ -84,30 +84,30 @@ unsafe impl Sized for bp_scan_options {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bp_scan_page {
-    /// The bytes. They are the program's to read until the page is returned.
+    /// The bytes. The program may read them until the page is returned.
     pub data: *const u8,
-    /// How many there are.
+    /// Number of bytes.
     pub len: usize,
-    /// Where they are in the file.
+    /// The offset of the bytes in the file.
     pub offset: u64,
-    /// Which file of the scan, counted from 0.
+    /// The file of the scan, counted from 0.
     pub file: u32,
     /// 0 or BP_SCAN_PAGE_STABLE.
     pub flags: u32,
-    /// When the read of the bytes began, by CLOCK_MONOTONIC: before it was submitted. 0 in a channel that watches its files. The
-    /// clock is that of the process that reads: if a daemon reads in another time namespace, its clock has another offset.
+    /// The time before the read of the bytes was submitted, by CLOCK_MONOTONIC. 0 in a channel that watches its files. The clock
+    /// is that of the process that reads: if a daemon reads in another time namespace, its clock has another offset.
     pub read_began_ns: u64,
-    /// The library's: by what a page is known when it is returned.
+    /// For the library, which identifies the page by it when the page is returned.
     pub channel: u64,
     /// Likewise.
     pub ticket: u64,
 }
 
-/// What the memory of pages is made of.
+/// The kind of memory that pages are in.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum bp_scan_memory {
-    /// Something else.
+    /// Another kind.
     BP_SCAN_MEMORY_OTHER = 0,
     /// Huge pages that the administrator reserved.
     BP_SCAN_MEMORY_RESERVED = 1,
@@ -117,7 +117,7 @@ pub enum bp_scan_memory {
     BP_SCAN_MEMORY_NORMAL = 3,
 }
 
-/// What a channel is, and did so far.
+/// The properties of a channel, and its counts so far.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bp_scan_statistics {
@@ -125,37 +125,37 @@ pub struct bp_scan_statistics {
     pub total_bytes: u64,
     /// The size of pages.
     pub page_size: u64,
-    /// What its memory is made of: one of bp_scan_memory.
+    /// The kind of its memory: one of bp_scan_memory.
     pub memory: u32,
-    /// How many files the scan has.
+    /// Number of files of the scan.
     pub files: u32,
-    /// Frames of up to 2 MiB that the worker is through with.
+    /// Frames of up to 2 MiB that the worker has finished.
     pub frames: u64,
-    /// Bytes of them.
+    /// Bytes in these frames.
     pub bytes: u64,
-    /// Nanoseconds that the worker took for them.
+    /// Nanoseconds that the worker spent on them.
     pub ingest_ns: u64,
-    /// How often there was no page when the worker wanted one.
+    /// Number of times that there was no page when the worker wanted one.
     pub starved: u64,
-    /// Nanoseconds that it wanted one in vain.
+    /// Nanoseconds that it waited for a page.
     pub starved_ns: u64,
     /// System calls that it made.
     pub calls: u64,
     /// Bytes that were read from files for this channel alone.
     pub bytes_read: u64,
-    /// How often something was read again because its file changed meanwhile.
+    /// Number of pages that were read again because their file changed meanwhile.
     pub read_again: u64,
     /// Frames that were taken back before the worker used them.
     pub reclaimed: u64,
-    /// Frames that are there now and unread.
+    /// Frames that are ready now and unread.
     pub unread: u64,
-    /// How many there may be as things are.
+    /// Current maximum of that number.
     pub watermark: u64,
     /// Bytes that were cancelled.
     pub cancelled: u64,
     /// Pages that the worker got without BP_SCAN_PAGE_STABLE, in a channel that does not watch its files.
     pub unstable: u64,
-    /// How many pages may be out at a time.
+    /// Maximum number of pages that may be out at a time.
     pub pages_held: u64,
 }
 
@@ -171,10 +171,10 @@ pub unsafe fn give(channel: Channel, place: *mut bp_scan_channel) -> Answer {
     Ok(BP_SCAN_OK)
 }
 
-/// Opens a channel (zicio_open); reading begins at once.
+/// Opens a channel (zicio_open). Reading begins at once.
 ///
 /// # Safety
-/// `options` is NULL or as long as it says, with arrays of as many elements as it says; `opened` is writable or NULL.
+/// `options` is NULL or as long as its size says, with arrays of the stated lengths; `opened` is writable or NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_scan_open(
     service: bp_scan_service,
@@ -209,7 +209,7 @@ pub unsafe extern "C" fn bp_scan_open(
     })
 }
 
-/// Closes a channel (zicio_close). BP_SCAN_ERROR_HELD while a page is out, of which the memory would go away.
+/// Closes a channel (zicio_close). Fails with BP_SCAN_ERROR_HELD while a page is out, because its memory would be unmapped.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_scan_close(channel: bp_scan_channel) -> c_int {
     answer(|| {
@@ -222,7 +222,7 @@ pub extern "C" fn bp_scan_close(channel: bp_scan_channel) -> c_int {
     })
 }
 
-/// Closes a channel even if pages are out, for cleaning up after errors. Nobody may look at them any more.
+/// Closes a channel even if pages are out, to clean up after errors. No thread may read these pages any more.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_scan_abandon(channel: bp_scan_channel) -> c_int {
     answer(|| {
@@ -231,15 +231,15 @@ pub extern "C" fn bp_scan_abandon(channel: bp_scan_channel) -> c_int {
     })
 }
 
-/// The next page (zicio_get_page), if it is there. This never waits, and in steady state it makes no system call.
+/// Returns the next page (zicio_get_page), if it is ready. This never waits, and in steady state it makes no system call.
 ///
-/// - BP_SCAN_OK: here is the page; return it by bp_scan_put_page().
-/// - BP_SCAN_NOT_YET: the page has not been read yet. The call may have made a system call, by which the service knows that
-///   the page is wanted.
+/// - BP_SCAN_OK: `page` is filled in. Return it with bp_scan_put_page().
+/// - BP_SCAN_NOT_YET: the page has not been read yet. The call may have made a system call, which tells the service that the page
+///   is wanted.
 /// - BP_SCAN_END: the scan is over.
-/// - BP_SCAN_ERROR_READ and the three codes after it: a page cannot be had. `page` says which one, and the next call is about
-///   the one after it.
-/// - BP_SCAN_ERROR_HELD: as many pages are out as may be. With this and all other errors `page` stays as it is.
+/// - BP_SCAN_ERROR_READ and the three codes after it: a page cannot be delivered. `page` says which one. The next call concerns
+///   the page after it.
+/// - BP_SCAN_ERROR_HELD: the maximum number of pages is out. With this and all other errors, `page` stays as it is.
 ///
 /// # Safety
 /// `page` is writable or NULL.
@@ -249,7 +249,7 @@ pub unsafe extern "C" fn bp_scan_get_page(channel: bp_scan_channel, page: *mut b
     answer(|| unsafe { next(channel, page, Some(0)) })
 }
 
-/// As bp_scan_get_page(), but waits for so many nanoseconds until there is a page; BP_SCAN_FOREVER: as long as it takes.
+/// Does the same as bp_scan_get_page(), but waits up to `timeout_ns` nanoseconds for a page; BP_SCAN_FOREVER: without a limit.
 ///
 /// # Safety
 /// `page` is writable or NULL.
@@ -335,7 +335,7 @@ fn got(open: &mut Open, most: Option<u64>) -> Result<OwnedGot, Error> {
     }
 }
 
-/// Returns a page (zicio_put_page). If several are out they are returned in any order.
+/// Returns a page (zicio_put_page). If several are out, they can be returned in any order.
 ///
 /// # Safety
 /// `page` is readable or NULL.
@@ -354,10 +354,10 @@ pub unsafe extern "C" fn bp_scan_put_page(channel: bp_scan_channel, page: *const
     })
 }
 
-/// Whether the file of a page has not changed since before the page was read. This makes one statx() call, and compares the file's
-/// stamp (see BP_SCAN_PAGE_STABLE) with the one from before the read. The channel must not watch its files, and the page must be
-/// out. `unchanged` is false if equal stamps would prove nothing. That is so for block devices and for files of network file
-/// systems. It is also so for a file that was changed just before it was read, where the kernel's time stamps are coarse.
+/// Tells whether the file of a page is unchanged since before the page was read. This makes one statx() call, and compares the
+/// file's stamp (see BP_SCAN_PAGE_STABLE) with the one from before the read. The channel must not watch its files, and the page
+/// must be out. `unchanged` is false if equal stamps would prove nothing. That is so for block devices and for files of network
+/// file systems. It is also so for a file that was changed just before it was read, where the kernel's time stamps are coarse.
 ///
 /// # Safety
 /// `page` is readable or NULL, and `unchanged` is writable or NULL.
@@ -382,11 +382,11 @@ pub unsafe extern "C" fn bp_scan_unchanged(
     })
 }
 
-/// Takes back ranges that were announced: bytes of them that have not been handed out will not be. `cancelled`, which may be
-/// NULL, gets how many bytes that are. Ranges that are announced again afterwards come. Not in a pool.
+/// Cancels ranges that were announced: bytes of them that have not been handed out will not be. `cancelled`, which may be NULL,
+/// gets the number of these bytes. Ranges that are announced again afterwards are delivered. Pools do not support this.
 ///
 /// # Safety
-/// `ranges` points to so many, or is NULL, and `cancelled` is writable or NULL.
+/// `ranges` points to `range_count` ranges, or is NULL; `cancelled` is writable or NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_scan_cancel_ranges(
     channel: bp_scan_channel,
@@ -406,9 +406,9 @@ pub unsafe extern "C" fn bp_scan_cancel_ranges(
     })
 }
 
-/// A descriptor that poll(), epoll and what is made of them find readable when bp_scan_get_page() would return something else than
-/// BP_SCAN_NOT_YET. It may be readable in vain once, until bp_scan_get_page() has returned that. It stays the channel's, and is
-/// closed with it: do not read from it or close it.
+/// Gives a descriptor that poll(), epoll and similar calls report as readable when bp_scan_get_page() would return anything else
+/// than BP_SCAN_NOT_YET. It may be readable once in vain, until bp_scan_get_page() has returned that. It belongs to the channel,
+/// and is closed with it: do not read from it or close it.
 ///
 /// # Safety
 /// `descriptor` is writable or NULL.
@@ -425,11 +425,11 @@ pub unsafe extern "C" fn bp_scan_descriptor(channel: bp_scan_channel, descriptor
     })
 }
 
-/// Adds ranges to the scan (zicio_notify_ranges), to come after those it has: at most 1048576 that are announced and not read
-/// yet, of which each call counts as one more. Not in a pool.
+/// Adds ranges to the scan (zicio_notify_ranges), after its present ranges. At most 1048576 may be announced and not read yet,
+/// and each call counts as one more. Pools do not support this.
 ///
 /// # Safety
-/// `ranges` points to so many, or is NULL.
+/// `ranges` points to `range_count` ranges, or is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_scan_notify_ranges(
     channel: bp_scan_channel,
@@ -444,7 +444,7 @@ pub unsafe extern "C" fn bp_scan_notify_ranges(
     })
 }
 
-/// Whether reads of a file of the scan go past the page cache.
+/// Tells whether reads of a file of the scan bypass the page cache.
 ///
 /// # Safety
 /// `direct` is writable or NULL.
@@ -464,10 +464,10 @@ pub unsafe extern "C" fn bp_scan_is_direct(channel: bp_scan_channel, file: u32, 
     })
 }
 
-/// What it is, and did so far. `size` is sizeof the structure.
+/// Gives the properties of a channel, and its counts so far. `size` is sizeof the structure.
 ///
 /// # Safety
-/// `statistics` is writable, as many bytes as `size` says, or NULL.
+/// `statistics` has `size` writable bytes, or is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_scan_get_statistics(
     channel: bp_scan_channel,

@@ -10,29 +10,30 @@ use bedplate_scan::Error;
 
 use bp_scan_code::*;
 
-/// What functions return. Errors are negative.
+/// The results of functions. Errors are negative.
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum bp_scan_code {
-    /// It is done; of bp_scan_get_page(): here is a page.
+    /// Success. From bp_scan_get_page(): `page` is filled in.
     BP_SCAN_OK = 0,
-    /// There is no page yet.
+    /// No page is ready yet.
     BP_SCAN_NOT_YET = 1,
-    /// The scan is over, unless ranges are added.
+    /// The scan is over, unless the program adds ranges.
     BP_SCAN_END = 2,
 
-    /// A page cannot be read: bp_scan_error_number() says why. The scan may go on with the next one, as after the next three.
+    /// A page cannot be read: bp_scan_error_number() gives the reason. The scan can continue with the next one, as after the next
+    /// three codes.
     BP_SCAN_ERROR_READ = -1,
-    /// The file has become shorter since the scan began; the page's `offset` is the first byte of it that is not there.
+    /// The file has become shorter since the scan began. The page's `offset` is its first byte that does not exist.
     BP_SCAN_ERROR_TRUNCATED = -2,
     /// The file is written faster than it can be read.
     BP_SCAN_ERROR_CHANGING = -3,
     /// The file was replaced or deleted since the scan began.
     BP_SCAN_ERROR_REPLACED = -4,
 
-    /// A system call failed: bp_scan_error_number() says how.
+    /// A system call failed: bp_scan_error_number() gives the error.
     BP_SCAN_ERROR_SYSTEM = -16,
-    /// A file cannot be scanned: bp_scan_error_number() says why.
+    /// A file cannot be scanned: bp_scan_error_number() gives the reason.
     BP_SCAN_ERROR_FILE = -17,
     /// The engine does not work on this machine.
     BP_SCAN_ERROR_UNAVAILABLE = -18,
@@ -42,28 +43,28 @@ pub enum bp_scan_code {
     BP_SCAN_ERROR_PROTOCOL = -20,
     /// There are too many handles.
     BP_SCAN_ERROR_FULL = -21,
-    /// The service of another process does not do it.
+    /// The service of another process refuses the request.
     BP_SCAN_ERROR_REFUSED = -22,
 
-    /// What was asked for cannot be.
+    /// The request is not possible.
     BP_SCAN_ERROR_INVALID = -32,
-    /// A pointer is NULL that must not be.
+    /// A pointer is NULL that must not be NULL.
     BP_SCAN_ERROR_NULL = -33,
-    /// There never was such a handle, or it is one of something else.
+    /// The handle was never given out, or is of another kind.
     BP_SCAN_ERROR_HANDLE = -34,
     /// The handle was closed.
     BP_SCAN_ERROR_CLOSED = -35,
-    /// Another thread is in this channel.
+    /// Another thread is using this channel.
     BP_SCAN_ERROR_BUSY = -36,
-    /// As many pages are out as may be, or some are that have to be returned first.
+    /// The maximum number of pages is out, or pages are out that must be returned first.
     BP_SCAN_ERROR_HELD = -37,
-    /// No page is out: this one was returned before.
+    /// No page is out, because this one was returned before.
     BP_SCAN_ERROR_NOT_HELD = -38,
-    /// The page is not one that is out: an earlier one, or another channel's.
+    /// The page is not out: it is an earlier one, or belongs to another channel.
     BP_SCAN_ERROR_PAGE = -39,
-    /// The handle is the parent process's: nothing reads for this one. Open anew.
+    /// The handle belongs to the parent process, and nothing reads for it in this one. Open another one.
     BP_SCAN_ERROR_FORKED = -40,
-    /// Something went wrong within the library. A handle in which this happens can only be closed.
+    /// An error within the library. A handle in which this happens can only be closed.
     BP_SCAN_ERROR_INTERNAL = -64,
 }
 
@@ -96,7 +97,7 @@ impl bp_scan_code {
     ];
 }
 
-/// What a code means, in words; never NULL.
+/// Returns the meaning of a code as text, never NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_scan_strerror(code: c_int) -> *const c_char {
     let text = bp_scan_code::ALL.iter().find(|(known, _)| *known as c_int == code).map(|(_, text)| *text);
@@ -176,13 +177,13 @@ impl From<Error> for Refusal {
 /// The result of a function's body.
 pub type Answer = Result<bp_scan_code, Refusal>;
 
-/// What went wrong in this thread's last call that failed, in words; "" if none did. Valid until the next one.
+/// Returns the error text of this thread's last call that failed; "" if none did. It is valid until the next such call.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_scan_error() -> *const c_char {
     last::text()
 }
 
-/// The error number (errno) of this thread's last call that failed; 0 if the kernel had no part in it.
+/// Returns the error number (errno) of this thread's last call that failed; 0 if no system call failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_scan_error_number() -> c_int {
     last::number()

@@ -11,13 +11,14 @@ use bedplate_scan::{Range, Source};
 use crate::code::Refusal;
 use crate::code::bp_scan_code::*;
 
-/// A file to be scanned: by its name, or an open one.
+/// A file of a scan: a name, or an open descriptor.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bp_scan_source {
-    /// Its name; NULL with BP_SCAN_FD.
+    /// The name; NULL with BP_SCAN_FD.
     pub path: *const c_char,
-    /// With BP_SCAN_FD: it is open for reading here. It is opened anew, so this one stays as it is and may be closed.
+    /// With BP_SCAN_FD: a descriptor that is open for reading. The library opens the file again, so the descriptor stays
+    /// unchanged and may be closed.
     pub fd: c_int,
     /// 0 or BP_SCAN_FD.
     pub flags: u32,
@@ -31,9 +32,9 @@ pub struct bp_scan_range {
     pub start: u64,
     /// The byte after the last.
     pub end: u64,
-    /// Which file of the scan, counted from 0.
+    /// The file of the scan, counted from 0.
     pub file: u32,
-    /// 0.
+    /// Must be 0.
     pub reserved: u32,
 }
 

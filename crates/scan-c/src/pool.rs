@@ -14,7 +14,7 @@ use crate::service::{bp_scan_service, service};
 
 static POOLS: Table<Pool> = Table::new(b'P');
 
-/// A pool of memory for a group of files. Its memory is there as long as it, or a channel in it, is open.
+/// A pool of memory for a group of files. Its memory exists as long as the pool, or a channel in it, is open.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bp_scan_pool {
@@ -22,7 +22,7 @@ pub struct bp_scan_pool {
     pub handle: u64,
 }
 
-/// What lets a worker join a pool. It cannot be guessed.
+/// The key that lets a worker join a pool. It cannot be guessed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bp_scan_key {
@@ -30,21 +30,21 @@ pub struct bp_scan_key {
     pub bytes: [u8; 16],
 }
 
-/// A pool to be made.
+/// The options of a pool.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bp_scan_pool_options {
     /// sizeof(struct bp_scan_pool_options)
     pub size: usize,
-    /// Its files, all of which every worker scans.
+    /// Its files. Every worker scans all of them.
     pub sources: *const bp_scan_source,
-    /// How many there are.
+    /// Number of files.
     pub source_count: usize,
-    /// How much memory: 16 MiB to 1 GiB; 0: 64 MiB, which are enough for 29 workers that have one page at a time.
+    /// Amount of memory: 16 MiB to 1 GiB; 0: 64 MiB, which are enough for 29 workers that have one page at a time.
     pub memory_bytes: usize,
-    /// 0 or BP_SCAN_UNWATCHED: each worker judges its pages for itself.
+    /// 0 or BP_SCAN_UNWATCHED: each worker judges its own pages.
     pub flags: u32,
-    /// How many pages each worker may have out at a time: 1 to BP_SCAN_POOL_PAGES_HELD_MAX; 0: 1.
+    /// Maximum number of pages that each worker may have out at a time: 1 to BP_SCAN_POOL_PAGES_HELD_MAX; 0: 1.
     pub pages_held: u32,
 }
 
@@ -56,7 +56,7 @@ unsafe impl Sized for bp_scan_pool_options {
 /// Makes a pool.
 ///
 /// # Safety
-/// `options` is NULL or as long as it says, with arrays of as many elements as it says; `made` is writable or NULL.
+/// `options` is NULL or as long as its size says, with arrays of the stated lengths; `made` is writable or NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_scan_create_pool(
     service: bp_scan_service,
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn bp_scan_create_pool(
     })
 }
 
-/// The key by which workers join.
+/// Gives the key by which workers join.
 ///
 /// # Safety
 /// `key` is writable or NULL.
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn bp_scan_pool_key(pool: bp_scan_pool, key: *mut bp_scan_
     })
 }
 
-/// Nobody else can join; those who are in the pool go on.
+/// Closes a pool. No further worker can join, and the workers in the pool continue.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_scan_close_pool(pool: bp_scan_pool) -> c_int {
     answer(|| {
@@ -112,8 +112,8 @@ pub extern "C" fn bp_scan_close_pool(pool: bp_scan_pool) -> c_int {
     })
 }
 
-/// Joins a pool: the channel has every page of the pool's files once, in the order in which the pool has them. Pages are of
-/// `page_size` bytes: a power of two from 4 KiB to 2 MiB; 0: 2 MiB.
+/// Joins a pool. The channel delivers every page of the pool's files once, in the pool's order. Pages have `page_size` bytes: a
+/// power of two from 4 KiB to 2 MiB; 0: 2 MiB.
 ///
 /// # Safety
 /// `key` is readable or NULL, and `joined` is writable or NULL.

@@ -13,9 +13,10 @@ use crate::code::bp_scan_code::*;
 use crate::code::{Refusal, answer};
 use crate::input::{bp_scan_source, null, opened};
 
-/// How many bytes of a range of a file are in the page cache, in whole pages of 4 KiB but never more than the range has. What is
-/// there is read faster through it than past it. Nothing is read. The kernel says it to who may write the file or owns it; to
-/// others it is BP_SCAN_ERROR_SYSTEM, with EPERM. A file of another kind than a regular file or a block device is BP_SCAN_ERROR_FILE.
+/// Counts the bytes of a range of a file that are in the page cache, in whole pages of 4 KiB, but never more than the range has.
+/// A program reads these bytes faster through the page cache than past it. The call reads no data. The kernel only answers a
+/// process that may write the file or owns it; to others the result is BP_SCAN_ERROR_SYSTEM, with EPERM. If the file is neither a
+/// regular file nor a block device, the result is BP_SCAN_ERROR_FILE.
 ///
 /// # Safety
 /// `source` is readable or NULL, with a name that is a C string or NULL, and `bytes` is writable or NULL.

@@ -1,4 +1,4 @@
-//! Services, which read for channels. A service of zeroes is the process's own.
+//! Services, which read for channels. A service of zeroes is that of the process itself.
 
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
@@ -19,27 +19,27 @@ static SERVICES: Table<Service> = Table::new(b'S');
 /// The handle of the process's own service, or a handle that does not exist.
 static OWN: AtomicU64 = AtomicU64::new(0);
 
-/// What reads for channels. It ends when it is stopped and its last channel is closed.
+/// A service, which reads for channels. It ends when it is stopped and its last channel is closed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bp_scan_service {
-    /// Its number; 0: the process's own.
+    /// Its number; 0: the process's own service.
     pub handle: u64,
 }
 
-/// What reads.
+/// The mechanism that reads.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum bp_scan_engine {
-    /// The best one that works here, found by trying.
+    /// The best one that works here. The service tries them.
     BP_SCAN_ENGINE_AUTO = 0,
     /// io_uring.
     BP_SCAN_ENGINE_URING = 1,
-    /// Threads that call pread(): works everywhere.
+    /// Threads that call pread(). They work everywhere.
     BP_SCAN_ENGINE_THREADS = 2,
 }
 
-/// How a service is to be.
+/// The options of a service.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bp_scan_service_options {
@@ -47,11 +47,11 @@ pub struct bp_scan_service_options {
     pub size: usize,
     /// One of bp_scan_engine.
     pub engine: u32,
-    /// Other than 0: measures by the kernel's clock even where the processor's counter could be trusted.
+    /// Other than 0: measures time with the kernel's clock, even if the processor's counter can be trusted.
     pub kernel_clock: u32,
-    /// Other than 0: memory may be of huge pages that the administrator reserved, as far as there are enough of them.
+    /// Other than 0: memory may consist of huge pages that the administrator reserved, if there are enough.
     pub reserved_pages: u32,
-    /// 0.
+    /// Must be 0.
     pub reserved: u32,
 }
 
@@ -60,13 +60,13 @@ unsafe impl Sized for bp_scan_service_options {
     const FIRST: usize = 16;
 }
 
-/// What a service did since it began.
+/// The counts of a service since it began.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bp_scan_service_statistics {
     /// Bytes that were read from files.
     pub bytes_read: u64,
-    /// How often its control loop was awake.
+    /// Number of times that its control loop woke.
     pub rounds: u64,
 }
 
@@ -94,14 +94,14 @@ fn insert(service: Service) -> Result<u64, Refusal> {
     SERVICES.insert(service).map_err(|_| Refusal::new(BP_SCAN_ERROR_FULL, "there are too many services"))
 }
 
-/// Starts another service than BP_SCAN_DEFAULT. `options` may be NULL.
+/// Starts a service in addition to BP_SCAN_DEFAULT. `options` may be NULL.
 ///
-/// Most programs use BP_SCAN_DEFAULT, which needs no call and lives as long as the process. Start a service to choose its engine, or
-/// to end its thread by bp_scan_stop(). Each service has a thread, and channels of two services share nothing, so a process
+/// Most programs use BP_SCAN_DEFAULT, which needs no call and lives as long as the process. Start a service to choose its engine,
+/// or to end its thread with bp_scan_stop(). Each service has a thread, and channels of two services share nothing, so a process
 /// needs one service.
 ///
 /// # Safety
-/// `options` is NULL or as long as it says, and `started` is writable or NULL.
+/// `options` is NULL or as long as its size says, and `started` is writable or NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_scan_start(
     options: *const bp_scan_service_options,
@@ -139,8 +139,8 @@ pub unsafe extern "C" fn bp_scan_start(
     })
 }
 
-/// Connects to the service of another process, which listens at a path. What is opened at it is read there, and shared with
-/// other processes. Each step may take 30 s: see bp_scan_connect_within().
+/// Connects to the service of another process, which listens at a path. That process reads for all objects that are opened
+/// through it, and its clients share the reads. Each step may take 30 s: see bp_scan_connect_within().
 ///
 /// # Safety
 /// `path` is a C string or NULL, and `connected` is writable or NULL.
@@ -150,10 +150,11 @@ pub unsafe extern "C" fn bp_scan_connect(path: *const c_char, connected: *mut bp
     answer(|| unsafe { connect(path, connected, DEFAULT_PATIENCE) })
 }
 
-/// bp_scan_connect() with a time in nanoseconds for each step: to connect, to send one message, and to receive the answer to it.
-/// It is from 1 ms to an hour (BP_SCAN_ERROR_INVALID), and is kept for all that is done with the service and its channels.
-/// Signals do not make it longer. A step that takes longer fails with the error number ETIMEDOUT, and a channel of which a request
-/// is not answered in time answers BP_SCAN_ERROR_GONE from then on. Waiting for pages is no such step.
+/// Does the same as bp_scan_connect(), with a time limit in nanoseconds for each step: to connect, to send one message, and to
+/// receive the answer to it. The limit is from 1 ms to an hour (otherwise BP_SCAN_ERROR_INVALID). It applies to all uses of the
+/// service and its channels. Signals do not extend it. A step that takes longer fails with the error number ETIMEDOUT. If a
+/// request of a channel is not answered in time, the channel's calls return BP_SCAN_ERROR_GONE from then on. Waits for pages have
+/// no such limit.
 ///
 /// # Safety
 /// `path` is a C string or NULL, and `connected` is writable or NULL.
@@ -168,7 +169,7 @@ pub unsafe extern "C" fn bp_scan_connect_within(
 }
 
 /// # Safety
-/// As [`bp_scan_connect`].
+/// The same as for [`bp_scan_connect`].
 unsafe fn connect(path: *const c_char, connected: *mut bp_scan_service, patience: Duration) -> Answer {
     if path.is_null() || connected.is_null() {
         return Err(null("no path, or no place for the service"));
@@ -181,7 +182,8 @@ unsafe fn connect(path: *const c_char, connected: *mut bp_scan_service, patience
     Ok(BP_SCAN_OK)
 }
 
-/// Nobody can open anything at it any more; what is open goes on. The process's own cannot be stopped.
+/// Stops a service. Nothing more can be opened through it, and open objects continue. The process's own service cannot be
+/// stopped.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_scan_stop(service: bp_scan_service) -> c_int {
     answer(|| {
@@ -194,10 +196,10 @@ pub extern "C" fn bp_scan_stop(service: bp_scan_service) -> c_int {
     })
 }
 
-/// Which engine reads and how it does that here, in words: as much as `bytes` has room for, with a zero at the end.
+/// Gives a description of the engine and of its operation here, cut off after `bytes` bytes, with a zero at the end.
 ///
 /// # Safety
-/// `text` has room for so many bytes.
+/// `text` has room for `bytes` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_scan_about(service: bp_scan_service, text: *mut c_char, bytes: usize) -> c_int {
     answer(|| {
@@ -211,10 +213,10 @@ pub unsafe extern "C" fn bp_scan_about(service: bp_scan_service, text: *mut c_ch
     })
 }
 
-/// What it did. `size` is sizeof the structure.
+/// Gives the counts of a service. `size` is sizeof the structure.
 ///
 /// # Safety
-/// `statistics` is writable, as many bytes as `size` says.
+/// `statistics` has `size` writable bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_scan_get_service_statistics(
     service: bp_scan_service,

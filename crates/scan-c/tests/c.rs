@@ -1,5 +1,5 @@
 //! Tests of the C interface from C. The header is the one in the repository, and compiles as C and C++. The examples work. Any
-//! misuse by a program is an error and no access to memory.
+//! misuse by a program is an error, not an access to memory.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -57,7 +57,7 @@ fn the_examples_work() {
     assert!(!output.status.success() && text(&output).contains("No such file"), "{}", text(&output));
 }
 
-/// After installation, `pkg-config` tells how to link with either library.
+/// After installation, `pkg-config` has the flags to link with either library.
 #[test]
 fn the_static_library_is_complete() {
     let folder = C.folder();

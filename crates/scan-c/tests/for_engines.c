@@ -74,7 +74,7 @@ static void judgment(struct bp_scan_service at)
 	IS(bp_scan_unchanged(channel, NULL, &unchanged), BP_SCAN_ERROR_NULL);
 	IS(bp_scan_unchanged(channel, &page, NULL), BP_SCAN_ERROR_NULL);
 	IS(bp_scan_unchanged(watched, &page, &unchanged), BP_SCAN_ERROR_PAGE);
-	/* Another channel that does not watch its files refuses the page, too, with a page of its own out. */
+	/* Another channel that does not watch its files also refuses the page, while a page of its own is out. */
 	IS(bp_scan_open(at, &options, &other), BP_SCAN_OK);
 	IS(bp_scan_next_page(other, &old, BP_SCAN_FOREVER), BP_SCAN_OK);
 	IS(bp_scan_unchanged(other, &page, &unchanged), BP_SCAN_ERROR_PAGE);

@@ -169,7 +169,7 @@ static void options_are_checked(void)
 	HOLDS(bp_scan_error_number() == ENOENT && strstr(bp_scan_error(), "/no/such/file"));
 	HOLDS(channel.handle == 77);
 
-	/* A later version's structure is accepted if its new fields are 0. A descriptor stays the program's to close. */
+	/* A later version's structure is accepted if its new fields are 0. The program must still close its descriptor. */
 	newer.later = 0;
 	fd = open(path, O_RDONLY);
 	source.path = NULL, source.flags = BP_SCAN_FD, source.fd = fd;
@@ -280,7 +280,7 @@ static void *in_the_way(void *argument)
 	return NULL;
 }
 
-/* Keeps the channel busy for long by adding many empty ranges. */
+/* Keeps the channel busy for a long time by adding many empty ranges. */
 static void *adds_ranges(void *argument)
 {
 	enum { MANY = 300000 };

@@ -1,8 +1,8 @@
-//! Whether the program's buffers can be written to.
+//! Checks whether the program's buffers can be written to.
 //!
 //! A system call answers `EFAULT` for a buffer that cannot be written to. A store by this library would end the program instead. So
-//! the library asks the kernel before it copies bytes. It asks once for a buffer that a thread uses again and again, and does not notice
-//! when the program unmaps such a buffer later.
+//! the library asks the kernel before it copies bytes. It asks once for a buffer that a thread uses repeatedly, and does not
+//! notice when the program unmaps such a buffer later.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -23,7 +23,7 @@ thread_local! {
     static KNOWN: Cell<([Pages; KNOWN_BUFFERS], usize)> = const { Cell::new(([(0, 0); KNOWN_BUFFERS], 0)) };
 }
 
-/// The pages that hold `len` bytes from an address on. `None`: no address is so large.
+/// The pages that hold `len` bytes from an address on. `None`: the range exceeds the address space.
 fn pages_of(start: usize, len: usize) -> Option<Pages> {
     let page = rustix::param::page_size();
     Some((start / page * page, start.checked_add(len)?.checked_next_multiple_of(page)?))
@@ -31,7 +31,7 @@ fn pages_of(start: usize, len: usize) -> Option<Pages> {
 
 /// Faults pages in for writing, as a store to them does. `false`: a store would fail.
 fn populate((start, end): Pages) -> bool {
-    // SAFETY: nothing of the memory's content or mapping changes, whatever it is.
+    // SAFETY: neither the content nor the mapping of the memory changes.
     unsafe { madvise(start as *mut _, end - start, Advice::LinuxPopulateWrite) }.is_ok()
 }
 
@@ -58,7 +58,7 @@ pub fn are_readable(parts: *const iovec, count: usize) -> bool {
         return false;
     }
     let Some((start, end)) = pages_of(parts as usize, count * size_of::<iovec>()) else { return false };
-    // SAFETY: nothing of the memory's content or mapping changes, whatever it is.
+    // SAFETY: neither the content nor the mapping of the memory changes.
     !is_answered() || unsafe { madvise(start as *mut _, end - start, Advice::LinuxPopulateRead) }.is_ok()
 }
 
@@ -78,7 +78,7 @@ fn is_writable(pages: Pages) -> bool {
         return true;
     }
     if !is_answered() {
-        // A program that reads into memory which it cannot write to gets a signal.
+        // A program that reads into memory that it cannot write to gets a signal.
         return true;
     }
     if !populate(pages) {

@@ -70,7 +70,7 @@ unsafe fn serve(descriptor: c_int, parts: &[iovec], offset: Option<off_t>) -> Op
     };
     let read = read();
     if !process::is_active() {
-        // Other threads' locks are as they were in the parent.
+        // In the child, the locks that other threads held at the fork stay locked.
         std::mem::forget((served, source));
         return None;
     }
@@ -117,7 +117,7 @@ fn claim(descriptor: c_int, parts: &[iovec], start: u64, len: u64) -> Option<(u6
     if read < len {
         let _ = rustix::fs::seek(file, SeekFrom::Current(read as i64 - len as i64));
     }
-    // At the end of the file this has read nothing, and the kernel answers the read.
+    // At the end of the file this has read nothing, so the kernel answers the read.
     (read > 0).then_some((at, read))
 }
 
@@ -157,18 +157,18 @@ unsafe fn serve_parts(
         return None;
     }
     let mut copy = [iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MOST_PARTS];
-    // The read may write over the array. The kernel copies it first, too.
+    // The read may write over the array. The kernel also copies it first.
     // SAFETY: the program's parts, which the kernel can read, and an array with room for them.
     unsafe { std::ptr::copy_nonoverlapping(parts, copy.as_mut_ptr(), count) };
     // SAFETY: the program's buffers.
     unsafe { serve(descriptor, &copy[..count], offset) }
 }
 
-/// Defines functions that read by what serves them, the C library's function, and its arguments.
+/// Defines functions that read: by the expression that serves them, the C library's function, and its arguments.
 macro_rules! reads {
     ($($name:ident($($argument:ident: $type:ty),*) = $serve:expr, $real:ident, $offset:expr, $descriptor:ident, if $condition:expr;)*) => {$(
         /// # Safety
-        /// As the C library's.
+        /// The same as for the C library's function.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($argument: $type),*) -> ssize_t {
             let start = timing::begin($descriptor);
@@ -180,7 +180,7 @@ macro_rules! reads {
                     return served;
                 }
             }
-            // SAFETY: likewise.
+            // SAFETY: as above.
             let read = unsafe { (real().$real)($($argument),*) };
             timing::end(start);
             note($descriptor, $offset, read);
@@ -238,7 +238,7 @@ fn fail_with(error: c_int) -> c_int {
 }
 
 /// # Safety
-/// As the C library's.
+/// The same as for the C library's function.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     if is_own(fd) {
@@ -251,10 +251,10 @@ unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
 }
 
 /// # Safety
-/// As the C library's.
+/// The same as for the C library's function.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
-    // The C library closes the descriptor by an internal function. C++ streams read by `read` and close by `fclose`.
+    // The C library closes the descriptor with an internal function. C++ streams read with `read` and close with `fclose`.
     if !stream.is_null() {
         // SAFETY: the caller's stream.
         forget(unsafe { libc::fileno(stream) });
@@ -264,7 +264,7 @@ unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
 }
 
 /// # Safety
-/// As the C library's.
+/// The same as for the C library's function.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
     forget(new);
@@ -273,7 +273,7 @@ unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
 }
 
 /// # Safety
-/// As the C library's.
+/// The same as for the C library's function.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     forget(new);
@@ -284,10 +284,10 @@ unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int 
 /// After a process has filtered its system calls, the library makes none: the filter may end the process for a system call.
 ///
 /// # Safety
-/// As the C library's, which reads as many arguments as the option has.
+/// The same as for the C library's function, which reads as many arguments as the option has.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
-    // A program gives up new privileges before it sets a filter, also where it sets the filter by another call.
+    // A program gives up new privileges before it sets a filter, even if it sets the filter with another call.
     if matches!(option, libc::PR_SET_SECCOMP | libc::PR_SET_NO_NEW_PRIVS) {
         process::deactivate();
     }
@@ -295,11 +295,11 @@ unsafe extern "C-unwind" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ul
     unsafe { (real().prctl)(option, a, b, c, d) }
 }
 
-/// Closes a range of descriptors, without the library's connections. Returns the error, or 0.
+/// Closes a range of descriptors, except the library's connections. Returns the error, or 0.
 fn close_all(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let mut error = 0;
     let close = |start: c_uint, end: c_uint| {
-        // SAFETY: descriptors that the program wants to have closed.
+        // SAFETY: descriptors that the program wants to close.
         if unsafe { libc::syscall(libc::SYS_close_range, start, end, flags) } != 0 {
             // SAFETY: this thread's errno.
             error = unsafe { *libc::__errno_location() };
@@ -315,7 +315,7 @@ fn close_all(first: c_uint, last: c_uint, flags: c_int) -> c_int {
 }
 
 /// # Safety
-/// As the C library's.
+/// The same as for the C library's function.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     if first > last {
@@ -328,14 +328,14 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
 }
 
 /// # Safety
-/// As the C library's.
+/// The same as for the C library's function.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn closefrom(first: c_int) {
     let first = first.max(0);
     if close_all(first as c_uint, c_uint::MAX, 0) == 0 {
         return;
     }
-    // The kernel is older than 5.9. `close` refuses connections, too.
+    // The kernel is older than 5.9. `close` also refuses to close connections.
     let end = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20);
     for descriptor in first..c_int::try_from(end).unwrap_or(c_int::MAX) {
         // SAFETY: the program wants it to be closed.
@@ -347,7 +347,7 @@ unsafe extern "C-unwind" fn closefrom(first: c_int) {
 macro_rules! seeks {
     ($($name:ident;)*) => {$(
         /// # Safety
-        /// As the C library's.
+        /// The same as for the C library's function.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(fd: c_int, offset: off_t, whence: c_int) -> off_t {
             if may_serve(fd) && let Some(_inside) = Inside::enter() {
@@ -364,12 +364,12 @@ seeks! {
     lseek64;
 }
 
-/// Defines functions by which programs make the page cache read ahead. They do nothing for files that are served, because the page cache
-/// needs nothing of such files.
+/// Defines functions by which programs make the page cache read ahead. They do nothing for files that are served, because such
+/// files need not be in the page cache.
 macro_rules! advices {
     ($($name:ident = $real:ident;)*) => {$(
         /// # Safety
-        /// As the C library's.
+        /// The same as for the C library's function.
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(fd: c_int, offset: off_t, len: off_t, advice: c_int) -> c_int {
             if advice == libc::POSIX_FADV_WILLNEED && may_serve(fd) {
@@ -387,7 +387,7 @@ advices! {
 }
 
 /// # Safety
-/// As the C library's.
+/// The same as for the C library's function.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn readahead(fd: c_int, offset: off_t, count: size_t) -> ssize_t {
     if may_serve(fd) {

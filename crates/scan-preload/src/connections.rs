@@ -27,7 +27,7 @@ static CONNECTIONS: [Slot; MAX_READERS] =
 pub struct Connection(usize);
 
 impl Connection {
-    /// Notes a connection. `None`: there are [`MAX_READERS`].
+    /// Registers a connection. `None`: there are [`MAX_READERS`].
     pub fn note(descriptor: BorrowedFd<'_>) -> Option<Self> {
         let inode = fstat(descriptor).ok()?.st_ino;
         let number = descriptor.as_raw_fd() + 1;
@@ -48,7 +48,7 @@ impl Drop for Connection {
 
 /// Whether a descriptor is still the connection that was noted, and not another file.
 fn is_open(number: i32, inode: u64) -> bool {
-    // SAFETY: the kernel is asked which file has the number; nothing else is done with it.
+    // SAFETY: the number is only used to ask the kernel for its file.
     let stat = fstat(unsafe { BorrowedFd::borrow_raw(number) });
     stat.is_ok_and(|stat| stat.st_ino == inode && stat.st_mode & libc::S_IFMT == libc::S_IFSOCK)
 }

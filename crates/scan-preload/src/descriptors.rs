@@ -1,7 +1,7 @@
-//! Descriptors of the program: how the program reads by them, and which served files they are open for.
+//! Descriptors of the program: the way in which the program reads by them, and the served files that they are open for.
 //!
-//! An entry is a guess, because the program may close and open descriptors by calls that the library does not see. A wrong guess costs
-//! time and nothing else.
+//! An entry is a guess, because the program may close and open descriptors by calls that the library does not see. A wrong guess
+//! only costs time.
 
 use std::cell::Cell;
 use std::os::fd::BorrowedFd;
@@ -35,7 +35,7 @@ struct Entry {
     checked: AtomicU64,
     /// Whether the kernel does not read ahead for the descriptor.
     is_random: AtomicBool,
-    /// Reads that were left to the kernel since one was served, short ones included.
+    /// Reads that were left to the kernel since one was served, including short ones.
     passed: AtomicU32,
     state: Mutex<State>,
 }
@@ -43,7 +43,7 @@ struct Entry {
 #[derive(Default)]
 struct State {
     file: Option<Arc<ServedFile>>,
-    /// Runs of reads, the one that was continued last at the end. Several threads may each have one.
+    /// Runs of reads, with the most recently continued one at the end. Several threads may each have one.
     runs: Vec<Run>,
     /// Bytes of large reads that the kernel served.
     large: u64,
@@ -55,9 +55,9 @@ struct State {
     strays: u32,
 }
 
-/// A thread is finding out whether the file is served. Reads are not noted meanwhile.
+/// A thread is checking whether the file is served. Reads are not recorded meanwhile.
 const DECIDING: u64 = u64::MAX;
-/// The descriptor is of no file.
+/// The descriptor does not refer to a file.
 const NEVER: u64 = u64::MAX / 2;
 
 /// Number of descriptors for which a thread remembers that it need not note reads.
@@ -166,7 +166,7 @@ impl Entry {
     fn set_read_ahead(&self, descriptor: i32, is_on: bool) {
         if self.is_random.swap(!is_on, Ordering::Relaxed) == is_on {
             let advice = if is_on { Advice::Normal } else { Advice::Random };
-            // SAFETY: the program's descriptor; nothing but its read-ahead changes.
+            // SAFETY: the program's descriptor; only its read-ahead changes.
             let _ = rustix::fs::fadvise(unsafe { files::borrow(descriptor) }, 0, None, advice);
         }
     }
@@ -262,7 +262,7 @@ pub fn forget_range(first: u32, last: u32) {
     }
 }
 
-/// Forgets where a descriptor's position is expected. The program moves it.
+/// Forgets the expected position of a descriptor. The program moves it.
 pub fn forget_position(descriptor: i32) {
     if let Some(entry) = known(descriptor) {
         entry.is_in_sequence.store(false, Ordering::Relaxed);
@@ -367,7 +367,7 @@ impl State {
     /// Adds a read to the run that it continues, or to a new one. Returns whether that run is sequential and has `enough` bytes; such a
     /// run ends.
     fn continue_run(&mut self, start: u64, end: u64, enough: u64) -> bool {
-        // Where several runs are near, the longest counts: a program may read by offset and by position in turns.
+        // If several runs are near, the longest counts, because a program may read by offset and by position in turns.
         let near = (0..self.runs.len()).filter(|at| self.runs[*at].is_continued_at(start));
         let continued = near.max_by_key(|at| self.runs[*at].bytes);
         let mut run = match continued {
@@ -414,15 +414,15 @@ mod tests {
         let count = RUN_BYTES / SIZE;
         assert!(is_sequential_after((0..count).map(|at| (at * SIZE, SIZE))));
         assert!(!is_sequential_after((0..count - 1).map(|at| (at * SIZE, SIZE))));
-        // With a gap of the same size after each.
+        // There is a gap of the same size after each read.
         assert!(is_sequential_after((0..count).map(|at| (at * SIZE * 2, SIZE))));
         assert!(!is_sequential_after((0..count * 10).map(|at| (at * SIZE * 3, SIZE))));
-        // Reads in no order.
+        // The reads have no order.
         assert!(!is_sequential_after((0..count * 10).map(|at| (at * 7_919 % 1000 * (1 << 20), SIZE))));
-        // Fewer reads than a run has, each as long as a run.
+        // There are fewer reads than a run needs, each as long as a run.
         assert!(!is_sequential_after((0..u64::from(RUN_READS) - 1).map(|at| (at * RUN_BYTES, RUN_BYTES))));
         assert!(is_sequential_after((0..u64::from(RUN_READS)).map(|at| (at * RUN_BYTES, RUN_BYTES))));
-        // Backwards.
+        // The reads go backwards.
         assert!(!is_sequential_after((0..count * 10).rev().map(|at| (at * (1 << 20), SIZE))));
     }
 

@@ -1,4 +1,4 @@
-//! The files that are served: which files may be, and their readers.
+//! The files that are served: the choice of these files, and their readers.
 
 use std::fs::File;
 use std::mem::ManuallyDrop;
@@ -47,19 +47,19 @@ impl OpenStream {
     }
 }
 
-/// What serves a read.
+/// The source of the bytes of a read.
 pub enum Source {
     Stream(Arc<OpenStream>),
     Large,
 }
 
-/// Whether a stream began.
+/// The result of an attempt to begin a stream.
 pub enum Begun {
     /// A stream began, and its first read finds it.
     Stream,
     /// There are too few bytes left to the end of the file.
     NearEnd,
-    /// The page cache has what comes next, or the file cannot be read.
+    /// The page cache has the next region, or the file cannot be read.
     No,
 }
 
@@ -91,7 +91,8 @@ pub fn is_readable(file: BorrowedFd<'_>) -> bool {
     })
 }
 
-/// The size of a file that may be served, in bytes: of a regular file that is large enough, and that the program has no lease on.
+/// The size of a file that may be served, in bytes. It must be a regular file that is large enough, and the program must have no
+/// lease on it.
 pub fn size_to_serve(file: BorrowedFd<'_>) -> Option<u64> {
     let stat = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS).ok()?;
     let is_regular = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::RegularFile;
@@ -105,8 +106,8 @@ fn has_lease(file: BorrowedFd<'_>) -> bool {
     lease != libc::F_UNLCK
 }
 
-/// The served file of a descriptor, which begins to be served if it may be and is not. A file that the page cache has around `offset` does
-/// not begin to be served.
+/// The served file of a descriptor. If the file is not served but may be, serving begins. A file that the page cache has around
+/// `offset` does not begin to be served.
 pub fn find_or_serve(file: BorrowedFd<'_>, offset: u64) -> Result<Arc<ServedFile>, Refusal> {
     let size = size_to_serve(file).filter(|_| is_readable(file)).ok_or(Refusal::ForLong)?;
     let find = |files: &[Arc<ServedFile>]| files.iter().find(|known| known.is_current(file)).cloned();
@@ -154,8 +155,8 @@ pub fn drop_unused() {
     drop(unused);
 }
 
-/// Drops the streams and readers of all files that no read has used for [`IDLE`], because a program may keep descriptors open that it
-/// does not read by.
+/// Drops the streams and readers of all files that no read has used for [`IDLE`], because a program may keep descriptors open
+/// without reading by them.
 fn drop_idle() {
     let files = all().clone();
     for file in files {
@@ -175,7 +176,7 @@ impl ServedFile {
         !self.is_over.load(Ordering::Relaxed) && self.version.is_current(file).unwrap_or(false)
     }
 
-    /// Serves the file no more: it may have another version now.
+    /// Stops serving the file, because it may have another version now.
     pub fn end(&self) {
         if !self.is_over.swap(true, Ordering::Relaxed) {
             FILES_CHANGED.add(1);
@@ -249,7 +250,7 @@ impl ServedFile {
         open.next.store(range.end, Ordering::Relaxed);
         drop(stream);
         *lock(&open.used) = Instant::now();
-        // At the end of the file the stream is not needed any more.
+        // At the end of the file, the stream is no longer needed.
         if !is_copied || range.end == self.size() {
             lock(&self.streams).retain(|other| !Arc::ptr_eq(other, open));
         }
@@ -307,7 +308,7 @@ impl ServedFile {
         Begun::Stream
     }
 
-    /// The end of the region that begins at an offset. `None`: the page cache has the region, or the kernel does not say.
+    /// The end of the region that begins at an offset. `None`: the page cache has the region, or the kernel does not tell.
     fn next_region(&self, file: BorrowedFd<'_>, offset: u64) -> Option<u64> {
         let end = (offset + REGION).min(self.size());
         match is_resident(file, offset..end, SAMPLES) {
@@ -321,8 +322,8 @@ impl ServedFile {
     }
 }
 
-/// Whether the page cache has the region of an offset, in a file of so many bytes. A file whose pages the kernel does not tell counts as one
-/// that the page cache has.
+/// Whether the page cache has the region of an offset, in a file of `size` bytes. If the kernel does not tell, the region counts
+/// as being in the page cache.
 fn is_region_resident(file: BorrowedFd<'_>, offset: u64, size: u64) -> bool {
     let start = offset.min(size.saturating_sub(1)) / REGION * REGION;
     is_resident(file, start..(start + REGION).min(size), SAMPLES).unwrap_or(true)

@@ -1,7 +1,7 @@
 //! Forks: a child gets objects of its own, and closes its copies of its parent's connections.
 //!
-//! The child makes new objects ([`PerProcess`](bedplate_threads::forks::PerProcess)) and leaks those of its parent. The thread that
-//! forks holds the allocator's lock during the fork, so the allocator is in no intermediate state in the child.
+//! The child makes new objects ([`PerProcess`](bedplate_threads::forks::PerProcess)) and leaks those of its parent. The thread
+//! that forks holds the allocator's lock during the fork, so the allocator is in a consistent state in the child.
 
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
@@ -20,8 +20,8 @@ thread_local! {
 }
 
 extern "C" fn before() {
-    // A signal handler may fork while its thread is inside, where it would wait for its own thread. While this thread forks, reads of
-    // its signal handlers go to the kernel.
+    // A signal handler may fork while its thread is inside, where it would wait for its own thread. During the fork, reads of
+    // this thread's signal handlers go to the kernel.
     if let Some(inside) = Inside::enter() {
         LOCKED.set(Some(ManuallyDrop::new((ALLOCATOR.lock(), inside))));
         STATE.store(process::state(), Ordering::Relaxed);
@@ -48,6 +48,6 @@ extern "C" fn in_child() {
 /// Registers the handlers around forks.
 pub fn register() {
     bedplate_threads::forks::watch();
-    // SAFETY: functions that may run around a fork.
+    // SAFETY: these functions may run around a fork.
     unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
 }

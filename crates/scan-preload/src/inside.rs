@@ -1,4 +1,4 @@
-//! Whether a thread is inside the library.
+//! Records whether a thread is inside the library.
 //!
 //! The library calls functions of the C library that it replaces. A signal handler may interrupt it while it has locks. Both kinds of
 //! calls go to the kernel at once.
@@ -13,7 +13,8 @@ use std::cell::Cell;
 use std::ffi::c_int;
 
 thread_local! {
-    // It has no destructor, and the C library makes it with the thread. It needs no allocation, so signal handlers may use it.
+    // The value has no destructor, and the C library creates it with the thread. It needs no allocation, so signal handlers may
+    // use it.
     static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -28,8 +29,8 @@ unsafe extern "C-unwind" {
     fn pthread_testcancel();
 }
 
-/// Ends the thread if it was cancelled: `read` is a cancellation point, also where the library serves it. The caller must have nothing to
-/// drop.
+/// Ends the thread if it was cancelled: `read` is a cancellation point, even if the library serves it. The caller must have
+/// nothing to drop.
 pub fn cancellation_point() {
     // SAFETY: a function without conditions, which unwinds.
     unsafe { pthread_testcancel() };
@@ -40,7 +41,7 @@ fn errno() -> *mut c_int {
     unsafe { libc::__errno_location() }
 }
 
-/// This thread is inside the library until this is dropped. Dropping it restores `errno`.
+/// While this exists, the thread is inside the library. Dropping it restores `errno`.
 pub struct Inside {
     errno: c_int,
     /// Whether the thread could be cancelled before.

@@ -1,8 +1,8 @@
 //! Large reads anywhere in a file: columnar engines issue many of them at a time, by many threads.
 //!
 //! All threads of the process share a few readers. A thread holds a permit for each range that it fetches, and a reader has as many
-//! permits as it may hold ranges. So a reader never refuses a range. A thread that has no permit waits for one; threads that have
-//! permits wait for the device only.
+//! permits as it may hold ranges. So a reader never refuses a range. A thread without a permit waits for one. Threads with
+//! permits only wait for the device.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -24,13 +24,13 @@ pub struct LargeReads {
 #[derive(Default)]
 struct State {
     readers: Vec<Shared>,
-    /// Readers that threads are making now.
+    /// Number of readers that threads are making now.
     coming: usize,
 }
 
 struct Shared {
     reader: Arc<Reader>,
-    /// Permits that threads have.
+    /// Number of permits that threads have.
     permits: usize,
 }
 
@@ -112,7 +112,7 @@ impl LargeReads {
             if !waits || state.readers.is_empty() && state.coming == 0 {
                 return None;
             }
-            // A thread that a signal handler took out of the library never gives its permits back.
+            // A thread that a signal handler took out of the library never releases its permits.
             let (waited, result) =
                 self.freed.wait_timeout(state, PATIENCE).unwrap_or_else(PoisonError::into_inner);
             if result.timed_out() {
@@ -144,7 +144,7 @@ impl LargeReads {
                 && fetches.len() < MAX_RANGES_HELD
                 && let Some(permit) = self.permit(fetches.is_empty(), &make)
             {
-                // The cache shares overlapping ranges of other processes, if no range crosses such a multiple.
+                // The cache shares overlapping ranges with other processes if no range crosses such a multiple.
                 let end = ((at / FRAME as u64 + 1) * FRAME as u64).min(range.end);
                 match permit.reader.ranges.fetch(at, (end - at) as usize) {
                     Ok(fetch) => fetches.push_back((fetch, permit)),

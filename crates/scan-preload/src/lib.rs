@@ -7,13 +7,13 @@
 //! and the version of the file that the bytes are of (`bedplate_scan::FileVersion`). Otherwise the call goes to the kernel. So the library
 //! need not see all calls of the program, and notices writers in any process.
 //!
-//! # What is where
+//! # Modules
 //! - `calls` has the functions that the program calls instead of the C library's; `real` has the C library's; `buffers` checks that the
 //!   program's buffers can be written to.
-//! - `descriptors` notices which descriptors are read sequentially, or by large reads, and remembers their files.
+//! - `descriptors` detects which descriptors are read sequentially, or by large reads, and remembers their files.
 //! - `files` has the files that are served, and decides which are; `streams` reads ahead for sequential reads, and `large` serves large
 //!   reads anywhere.
-//! - `service` is the connection to the daemon. All threads that read are the daemon's: the library starts none.
+//! - `service` is the connection to the daemon. All threads that read belong to the daemon: the library starts none.
 //! - `inside` keeps signal handlers that interrupt the library, and the library's own calls, out of it.
 //! - `forks` gives a forked child objects of its own; `process` says whether a process may use the library.
 //! - `connections` keeps the program from closing the library's descriptors.
@@ -27,12 +27,12 @@
 //! # Environment
 //! The library reads these variables once, before `main` (`settings`):
 //! - `BEDPLATE_SCAN_SOCKET=PATH`: the socket at which the daemon listens. Without it all calls go to the kernel.
-//! - `BEDPLATE_SCAN_MINIMUM=BYTES`: smaller files are left to the kernel (67108864). With a smaller minimum, serving begins after
-//!   fewer bytes, too.
-//! - `BEDPLATE_SCAN_PATIENCE=MILLISECONDS`: how long each step with the daemon may take (2000).
+//! - `BEDPLATE_SCAN_MINIMUM=BYTES`: smaller files are left to the kernel (67108864). With a smaller minimum, serving also begins
+//!   after fewer bytes.
+//! - `BEDPLATE_SCAN_PATIENCE=MILLISECONDS`: maximum time of each step with the daemon (2000).
 //! - `BEDPLATE_SCAN_RESIDENT=serve`: the library serves files although the page cache has them. This is for tests.
-//! - `BEDPLATE_SCAN_TIME_READS=1`: the library times reads of files that are large enough to be served, also without a daemon. Then a
-//!   program can be compared with and without one.
+//! - `BEDPLATE_SCAN_TIME_READS=1`: the library times reads of files that are large enough to be served, even without a daemon. So
+//!   a program can be compared with and without one.
 //! - `BEDPLATE_SCAN_STATISTICS=FILE`: the library appends a line to the file when the process ends.
 
 #![cfg(target_os = "linux")]

@@ -1,11 +1,12 @@
-//! Whether the library may be used in this process.
+//! Records whether the library may be used in this process.
 //!
-//! The answer is a word in a page that the kernel clears in every forked child, also where the C library does not notice the fork
-//! (`_Fork`, a bare `clone`). Such a child has its parent's connections and fetches, and would release ranges that its parent still
-//! reads. So the library does nothing in such a child. In a child that the C library notices, [`resume`] makes the library usable again.
+//! The answer is a word in a page that the kernel clears in every forked child, even if the C library does not notice the fork
+//! (`_Fork`, a bare `clone`). Such a child has its parent's connections and fetches, and would release ranges that its parent
+//! still reads. So the library does nothing in such a child. In a child that the C library notices, [`resume`] makes the library
+//! usable again.
 //!
-//! A signal handler may fork while its thread is inside the library. The child then has the library's locks as they were, so the library
-//! stays unusable in it.
+//! A signal handler may fork while its thread is inside the library. The child then has the library's locks in their state at the
+//! fork, so the library stays unusable in it.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -31,7 +32,7 @@ fn set(state: u32) {
     }
 }
 
-/// Makes the library usable in this process, and says whether it serves reads. `false`: the kernel has no such pages.
+/// Makes the library usable in this process, and sets whether it serves reads. `false`: the kernel has no such pages.
 pub fn begin(serves: bool) -> bool {
     let access = ProtFlags::READ | ProtFlags::WRITE;
     let size = rustix::param::page_size();

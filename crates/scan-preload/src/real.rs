@@ -64,11 +64,11 @@ pub fn real() -> &'static Real {
 /// `T` is the type of the function of that name.
 unsafe fn next<T: Copy>(name: &CStr) -> T {
     const { assert!(size_of::<T>() == size_of::<*mut c_void>()) };
-    // SAFETY: looks up a name after this library's.
+    // SAFETY: the call looks up a name after this library's.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     if found.is_null() {
         let text = c"bedplate scan: the C library lacks a function that the library replaces\n";
-        // SAFETY: a text, and the end of a process that cannot go on.
+        // SAFETY: these calls write a text and end a process that cannot continue.
         unsafe {
             libc::syscall(
                 libc::SYS_write,
@@ -79,6 +79,6 @@ unsafe fn next<T: Copy>(name: &CStr) -> T {
             libc::_exit(126)
         }
     }
-    // SAFETY: the caller says the type, which has the size of a pointer.
+    // SAFETY: the caller guarantees the type, which has the size of a pointer.
     unsafe { std::mem::transmute_copy(&found) }
 }

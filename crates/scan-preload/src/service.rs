@@ -1,4 +1,4 @@
-//! The connection to the daemon, which begins with the first file that is to be served.
+//! The connection to the daemon. It is made for the first file that should be served.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ use crate::settings::settings;
 #[derive(Default)]
 struct State {
     service: Option<Service>,
-    /// The daemon failed. The process does not ask it before this moment.
+    /// The time until which the process does not ask the daemon, because it failed.
     pause: Option<Instant>,
 }
 
@@ -30,15 +30,15 @@ pub struct Reader {
 
 static OWN: PerProcess<Mutex<State>> = PerProcess::new();
 
-/// Whether the daemon did not answer in time, so that the process does not ask it. Each read looks at this, without a lock.
+/// Whether the daemon did not answer in time, so that the process does not ask it. Each read checks this, without a lock.
 static IS_PAUSED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the process does not ask the daemon for a while, also where it has readers.
+/// Whether the process does not ask the daemon for a while, even if it has readers.
 pub fn is_paused() -> bool {
     IS_PAUSED.load(Ordering::Relaxed)
 }
 
-/// Notes that the daemon did not answer in time: the process does not ask it for [`PAUSE`].
+/// Records that the daemon did not answer in time. The process then does not ask it for [`PAUSE`].
 pub fn pause() {
     IS_PAUSED.store(true, Ordering::Relaxed);
     forget_service(PAUSE);
@@ -61,7 +61,7 @@ fn has_room() -> bool {
         && connections::count() < descriptors / DESCRIPTORS_PER_READER
 }
 
-/// Why there is no reader.
+/// The reason why there is no reader.
 #[derive(Clone, Copy, Debug)]
 pub enum Refusal {
     /// Another thread is connecting, or a connection has just ended.
@@ -95,7 +95,7 @@ pub fn reader(file: BorrowedFd<'_>) -> Result<Reader, Refusal> {
 }
 
 /// The state, which another thread locks while it connects. The calling thread sleeps meanwhile, so that the other thread gets a processor.
-/// `None`: that takes too long, or that thread has left the library with the lock.
+/// `None`: this takes too long, or that thread has left the library with the lock.
 fn state_soon() -> Option<MutexGuard<'static, State>> {
     let begin = Instant::now();
     loop {

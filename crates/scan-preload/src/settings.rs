@@ -16,16 +16,16 @@ pub struct Settings {
     pub socket: Option<PathBuf>,
     pub minimum: u64,
     pub thresholds: Thresholds,
-    /// How long each step with the daemon may take.
+    /// Maximum time of each step with the daemon.
     pub patience: Duration,
-    /// Files are served although the page cache has them.
+    /// Whether files are served even if the page cache has them.
     pub serves_resident: bool,
     pub statistics: Option<PathBuf>,
     pub time_reads: bool,
 }
 
-/// The numbers of bytes at which serving begins. With a small minimum they are smaller, too: otherwise no file of that size would be
-/// served.
+/// The numbers of bytes at which serving begins. They are smaller if the minimum is small. Otherwise no file of that size would
+/// be served.
 #[derive(Clone, Copy, Debug)]
 pub struct Thresholds {
     /// At most [`RUN_BYTES`].
@@ -52,7 +52,7 @@ impl Thresholds {
 
 static SETTINGS: OnceLock<Option<Settings>> = OnceLock::new();
 
-/// Reads the settings. Returns whether the library has something to do.
+/// Reads the settings. Returns whether the library has anything to do.
 pub fn load() -> bool {
     let settings = SETTINGS.get_or_init(read).as_ref();
     let has_daemon = settings.is_some_and(|settings| settings.socket.is_some());

@@ -29,7 +29,7 @@ pub static BYTES_SERVED: Counter = Counter::new();
 pub static READS_PASSED: Counter = Counter::new();
 /// Files that were served.
 pub static FILES: Counter = Counter::new();
-/// How often the daemon refused a file, or was not there.
+/// Number of times that the daemon refused a file, or did not exist.
 pub static FILES_REFUSED: Counter = Counter::new();
 /// Sequential streams that began.
 pub static STREAMS: Counter = Counter::new();
@@ -37,14 +37,15 @@ pub static STREAMS: Counter = Counter::new();
 pub static REGIONS_RESIDENT: Counter = Counter::new();
 /// Files whose version changed while they were served.
 pub static FILES_CHANGED: Counter = Counter::new();
-/// How often a call waited for the device.
+/// Number of calls that waited for the device.
 pub static WAITS: Counter = Counter::new();
-/// How long these calls waited, in nanoseconds.
+/// Time that these calls waited, in nanoseconds.
 pub static WAIT_NS: Counter = Counter::new();
 
-/// Reads of files that are large enough to be served, by the library or by the kernel. They are counted only if the settings say so.
+/// Reads of files that are large enough to be served, by the library or by the kernel. They are counted only if the settings
+/// request it.
 pub static READS_TIMED: Counter = Counter::new();
-/// How long these reads took, in nanoseconds.
+/// Time that these reads took, in nanoseconds.
 pub static TIMED_NS: Counter = Counter::new();
 
 fn all() -> [(&'static str, &'static Counter); 12] {
@@ -64,7 +65,7 @@ fn all() -> [(&'static str, &'static Counter); 12] {
     ]
 }
 
-/// Sets all counters to 0: a forked child counts its own work.
+/// Sets all counters to 0, because a forked child counts its own work.
 pub fn reset() {
     all().iter().for_each(|(_, counter)| counter.0.store(0, Ordering::Relaxed));
 }
@@ -72,7 +73,7 @@ pub fn reset() {
 /// Registers the writing of the statistics. A process writes them when it ends by `exit` or returns from `main`.
 pub fn at_exit() {
     if settings().is_some_and(|settings| settings.statistics.is_some()) {
-        // SAFETY: a function without conditions, to be called at the process's end.
+        // SAFETY: a function without preconditions, for the end of the process.
         unsafe { libc::atexit(write) };
     }
 }

@@ -86,7 +86,7 @@ pub struct Stream {
     blocks: VecDeque<Block>,
     /// The number of blocks that are fetched ahead. It grows with each block that the program has read.
     ahead: usize,
-    /// Nothing is fetched from this offset on.
+    /// The offset from which on nothing is fetched.
     limit: u64,
 }
 
@@ -101,8 +101,8 @@ impl Stream {
         first..self.blocks.back().map_or(0, |block| block.end)
     }
 
-    /// Copies a range, which must begin in the first block or after it. `may_go_on` gets the beginning of a region. It returns the region's
-    /// end if the stream may read the region.
+    /// Copies a range, which must begin in the first block or after it. `may_go_on` gets the beginning of a region. It returns
+    /// the end of the region if the stream may read the region.
     ///
     /// `None`: not all of the range can be read. Some of the target may be written.
     pub fn copy(

@@ -1,4 +1,5 @@
-//! A program sees what the kernel's reads return, also with the library. The C program has a scenario for each way of reading (`program/`).
+//! A program's reads return the same with and without the library. The C program has a scenario for each way of reading
+//! (`program/`).
 
 mod common;
 
@@ -13,8 +14,8 @@ const BYTES: u64 = (48 << 20) + 1234;
 /// Bytes of the file that several threads read. The kernel's read-ahead for all of them must leave some of it.
 const BYTES_OF_THREADS: u64 = 192 << 20;
 
-/// Runs a scenario without the library, which shows that the scenario is right, and with it. `is_served`: whether the library serves
-/// reads in it, if that does not depend on the moment.
+/// Runs a scenario without the library, to show that the scenario is right, and with it. `is_served` says whether the library
+/// serves reads in it, if that does not depend on timing.
 fn run(scenario: &str, is_served: Option<bool>) {
     let Some(setup) = Setup::new() else { return };
     let program = build_program(setup.folder.path(), "program");
@@ -57,7 +58,7 @@ scenarios! {
     forks_in_handlers: Some(true),
     forks_in_reads: Some(true),
     connections_are_closed: Some(true),
-    // A thread that jumps out of the library is served no more, and prints no statistics.
+    // A thread that jumps out of the library is no longer served, and prints no statistics.
     jumps_out_of_reads: None,
     cancelled_threads: Some(true),
     bad_buffers: Some(true),
@@ -80,7 +81,7 @@ scenarios! {
     other_files: Some(false),
 }
 
-/// Programs that nobody prepared print the same with the library.
+/// Unmodified programs print the same with the library.
 #[test]
 fn programs_print_the_same() {
     let Some(setup) = Setup::new() else { return };
@@ -114,7 +115,7 @@ fn programs_print_the_same() {
         assert!(outputs[0].status.success(), "{words:?}: {:?}", outputs[0].stderr);
         assert!(outputs[0] == outputs[1], "{words:?}");
     }
-    // `sha256sum` reads by the C library's buffers, which the library does not see.
+    // `sha256sum` reads with the C library's buffers, which the library does not see.
     let text = std::fs::read_to_string(setup.folder.path().join("statistics")).unwrap();
     for program in ["wc", "grep", "dd", "cat", "python3"] {
         let line =

@@ -7,7 +7,7 @@ use crate::board::Fault;
 /// The result of an operation that can fail with an [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// The reason why there is no scan, or no page.
+/// The reason why a scan or a page is not available.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -24,62 +24,62 @@ pub enum Error {
     File {
         /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: std::io::Error,
     },
-    /// A page could not be read. The scan can go on with the next one.
+    /// A page could not be read. The scan can continue with the next one.
     #[error("reading file {file} of the scan at byte {offset}: {source}")]
     Read {
-        /// Which file of the scan, counted from 0.
+        /// The file of the scan, counted from 0.
         file: u32,
-        /// Where the page begins.
+        /// The offset of the page.
         offset: u64,
-        /// Why.
+        /// The reason.
         source: rustix::io::Errno,
     },
-    /// A file has become shorter than it was when the scan began, and a page of it is not there, or not all of it. The scan
-    /// can go on with the next page.
+    /// A file has become shorter than it was when the scan began, and a page of it does not exist, or only a part of it. The scan
+    /// can continue with the next page.
     #[error(
         "file {file} of the scan ends before byte {offset}, as it did not when the scan began: it was truncated"
     )]
     Truncated {
-        /// Which file of the scan, counted from 0.
+        /// The file of the scan, counted from 0.
         file: u32,
-        /// The first byte of the page that is not there.
+        /// The first byte that does not exist.
         offset: u64,
     },
-    /// A page could not be read as its file is at one moment, because that is written all the time. The scan can go on with
-    /// the next page.
+    /// A page could not be read in a consistent state, because the file is written all the time. The scan can continue with the
+    /// next page.
     #[error(
         "file {file} of the scan is written faster than it can be read at byte {offset}: scan it when it is at rest"
     )]
     Changing {
-        /// Which file of the scan, counted from 0.
+        /// The file of the scan, counted from 0.
         file: u32,
-        /// Where the page begins.
+        /// The offset of the page.
         offset: u64,
     },
-    /// The file of a page was unlinked, or another has taken its name, since the scan began. The scan can go on with the next
-    /// page.
+    /// The file of a page was unlinked, or another file has taken its name, since the scan began. The scan can continue with the
+    /// next page.
     #[error("file {file} of the scan was replaced or deleted since the scan began: begin anew")]
     Replaced {
-        /// Which file of the scan, counted from 0.
+        /// The file of the scan, counted from 0.
         file: u32,
-        /// Where the page begins.
+        /// The offset of the page.
         offset: u64,
     },
     /// The engine does not work on this machine.
     #[error("the {engine} engine does not work here: {reason}")]
     Unavailable {
-        /// Which engine.
+        /// The engine.
         engine: crate::Kind,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The request is not possible.
     #[error("{0}")]
     Invalid(String),
-    /// The worker asked for a page while it holds as many as it may.
+    /// The worker asked for a page while it holds the maximum number of pages.
     #[error("pages of the channel have not been returned: as many are out as it was opened for (pages_held)")]
     Held,
     /// The worker returned a page while it holds none.
@@ -107,8 +107,8 @@ impl Error {
         move |source| Self::System { what, source }
     }
 
-    /// The error of a page from the board's fault, which is that of the page's first faulty unit. The page begins at offset `page`
-    /// in its file. The unit begins at `unit`, which may be before the page.
+    /// The error of a page from the board's fault, which is the fault of the page's first faulty unit. The page begins at offset
+    /// `page` in its file. The unit begins at `unit`, which may be before the page.
     pub(crate) fn of(fault: Fault, file: u32, page: u64, unit: u64) -> Self {
         let Fault { code, detail } = fault;
         match code {

@@ -12,7 +12,7 @@ use crate::source::File;
 
 /// The largest number of extents that one `ioctl` returns.
 const BATCH: usize = 512;
-/// The largest number of extents that are examined for one scan. Behind them, requests end where frames end.
+/// The largest number of extents that are examined for one scan. After them, requests end where frames end.
 const MOST: usize = 1 << 16;
 
 /// `struct fiemap_extent` of linux/fiemap.h.

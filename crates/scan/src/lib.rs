@@ -1,7 +1,7 @@
-//! Table scans whose data is already there (zicIO, "Rapid Data Ingestion through DB-OS Co-design"), on stock kernels.
+//! Table scans whose data is ready in time (zicIO, "Rapid Data Ingestion through DB-OS Co-design"), on stock kernels.
 //!
-//! A worker only consumes. It takes pages from a [`Channel`] and returns them, by atomic operations on shared memory: no
-//! system call, no copy, no page cache. A [`Service`] watches how fast it does that and reads what comes next just in time.
+//! A worker only consumes data. It takes pages from a [`Channel`] and returns them, by atomic operations on shared memory: no
+//! system call, no copy, no page cache. A [`Service`] watches the pace of the worker and reads the next pages just in time.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), bedplate_scan::Error> {
@@ -19,7 +19,8 @@
 //! ```
 //!
 //! Names of the paper: the worker's side (UzicIO) is [`Channel`], the board that both sides share (MEMSB) is `board`, the
-//! control loop (KzicIO) is `service`. Processes share by a [`Daemon`], to which others connect ([`Service::connect`]).
+//! control loop (KzicIO) is `service`. Processes share pages through a [`Daemon`], to which others connect
+//! ([`Service::connect`]).
 
 #![cfg(target_os = "linux")]
 

@@ -23,9 +23,9 @@ const MAPPED: u64 = 64 << 20;
 const SYS_CACHESTAT: libc::c_long = 451;
 
 /// Counts the bytes of a range of a file that are in the page cache. The unit of counting is a whole page of 4 KiB, but the
-/// result is never more than the length of the range. The call reads no data. The range may end behind the file's end.
+/// result is never more than the length of the range. The call reads no data. The range may end after the file's end.
 ///
-/// The kernel looks at each page of the range that is in the page cache. The answer may be out of date when the call returns.
+/// The kernel checks each page of the range that is in the page cache. The answer may be out of date when the call returns.
 ///
 /// # Errors
 /// [`Error::System`]: with [`Errno::PERM`] if the process neither owns the file nor may write it, because the kernel does not

@@ -7,7 +7,7 @@ use crate::plan::Range;
 use crate::source::Source;
 use crate::{Error, Result};
 
-/// A scan to be opened by [`Service::open`](crate::Service::open).
+/// A scan that [`Service::open`](crate::Service::open) opens.
 #[derive(Debug)]
 pub struct Scan {
     pub(crate) sources: Vec<Source>,
@@ -35,15 +35,15 @@ impl Scan {
         }
     }
 
-    /// These ranges only, in this order; more may be added later. There are at most [`MAX_PENDING_RANGES`](crate::MAX_PENDING_RANGES)
-    /// that have not been read yet.
+    /// Scans these ranges only, in this order. The worker may add more later. At most
+    /// [`MAX_PENDING_RANGES`](crate::MAX_PENDING_RANGES) may be announced and not read yet.
     #[must_use]
     pub fn ranges(mut self, ranges: impl Into<Vec<Range>>) -> Self {
         self.ranges = Some(ranges.into());
         self
     }
 
-    /// The size of pages: a power of two from 4 KiB to 2 MiB. A page never crosses a multiple of it in its file.
+    /// Sets the size of pages: a power of two from 4 KiB to 2 MiB. A page never crosses a multiple of its size in its file.
     ///
     /// # Errors
     /// The size is not a power of two from 4 KiB to 2 MiB.
@@ -57,10 +57,10 @@ impl Scan {
         Ok(self)
     }
 
-    /// The memory of the channel: 32 MiB by default. A multiple of 2 MiB, 4 MiB at least.
+    /// Sets the memory of the channel, a multiple of 2 MiB and at least 4 MiB; 32 MiB by default.
     ///
     /// # Errors
-    /// It is more than 1 GiB, or less than 4 MiB.
+    /// The size is more than 1 GiB, or less than 4 MiB.
     pub fn ring_bytes(mut self, bytes: usize) -> Result<Self> {
         if !(2 * FRAME..=MAX_FRAMES * FRAME).contains(&bytes) {
             return Err(Error::Invalid(format!("a ring of {bytes} bytes: 4 MiB to 1 GiB")));
@@ -69,21 +69,22 @@ impl Scan {
         Ok(self)
     }
 
-    /// Files that change are not watched: each byte is read once and delivered once, and nothing is taken back. Each page says
-    /// when its read began and whether it is [stable](crate::Page::is_stable), and
-    /// [`Channel::unchanged`](crate::Channel::unchanged) says whether its file is what it was: the reader judges. A file that is
-    /// replaced or deleted by name is read on. Pages that a truncated file does not have are errors.
+    /// Does not watch files for changes: each byte is read once and delivered once, and no page is withdrawn. Each page has the
+    /// time when its read began, and tells whether it is [stable](crate::Page::is_stable).
+    /// [`Channel::unchanged`](crate::Channel::unchanged) tells whether its file is unchanged. The worker judges its pages by
+    /// these. The service continues to read a file whose name is replaced or deleted. Pages that a truncated file does not have
+    /// are errors.
     #[must_use]
     pub fn unwatched(mut self) -> Self {
         self.is_watched = false;
         self
     }
 
-    /// Number of pages that the worker may hold at a time; 1 by default. The channel's memory must have two more frames of 2 MiB
-    /// than that, because each of these pages may be in another frame.
+    /// Sets the number of pages that the worker may hold at a time; 1 by default. The channel's memory must have two more frames
+    /// of 2 MiB than that, because each of these pages may be in another frame.
     ///
     /// # Errors
-    /// It is 0, or more than [`MAX_PAGES_HELD`].
+    /// The number is 0, or more than [`MAX_PAGES_HELD`].
     pub fn pages_held(mut self, pages: usize) -> Result<Self> {
         check_pages_held(pages)?;
         self.pages_held = pages;
@@ -107,12 +108,12 @@ impl Scan {
     }
 }
 
-/// Checks how many pages of a channel may be held. No other limit of held pages is higher.
+/// Checks the number of pages of a channel that may be held. No other limit of held pages is higher.
 pub(crate) fn check_pages_held(pages: usize) -> Result<()> {
     check_pages(pages, MAX_PAGES_HELD, "")
 }
 
-/// Checks how many pages each worker of a pool may hold.
+/// Checks the number of pages that each worker of a pool may hold.
 pub(crate) fn check_pool_pages_held(pages: usize) -> Result<()> {
     check_pages(pages, MAX_POOL_PAGES_HELD, " in a pool")
 }

@@ -5,7 +5,7 @@
 //!
 //! Since Linux 6.13, ext4, XFS, Btrfs and tmpfs make a new stamp for every change after a read of the stamp. Elsewhere two
 //! changes within one tick of the kernel's coarse clock (1 to 10 ms) have equal stamps. A stamp there is *racy* if it is of a
-//! change in the tick in which it was taken. A racy stamp proves nothing, and a later one is taken. (git does the same.)
+//! change in the tick in which it was taken. A racy stamp proves nothing, so the service takes a later one. (git does the same.)
 //!
 //! A write stamps the file when it begins. A write that is still in progress at that time is not missed, because direct reads
 //! wait for it. File systems admit either one writer or readers to a file. There are two exceptions. Stores to memory that is

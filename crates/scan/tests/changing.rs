@@ -19,7 +19,7 @@ const AGE: Duration = Duration::from_secs(4);
 /// reads.
 const REST: Duration = Duration::from_secs(14);
 
-/// Writes a number to every frame, then the next number, and so on. Records the time when all frames have each number.
+/// Writes a number to every frame, and then successive numbers. Records the time when all frames have each number.
 fn write_on(path: &Path, over: &AtomicBool, written: &Mutex<Vec<Instant>>) {
     let file = OpenOptions::new().write(true).open(path).unwrap();
     for number in 1u64.. {

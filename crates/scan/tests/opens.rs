@@ -1,4 +1,4 @@
-//! Tests of scans whose opening fails. Nothing of them remains in the engine or elsewhere.
+//! Tests of scans whose opening fails. They leave nothing in the engine or elsewhere.
 
 mod common;
 

@@ -165,8 +165,8 @@ fn a_page_says_when_its_file_was_changed() {
     assert_eq!(faults.reads.load(Ordering::Relaxed), 2);
 }
 
-/// Where time stamps are coarse, a stamp from right after a change proves nothing. Where they are fine, the two writes make
-/// different stamps.
+/// If time stamps are coarse, a stamp from right after a change proves nothing. If they are fine, the two writes make different
+/// stamps.
 #[test]
 fn a_change_in_the_same_tick_is_never_taken_for_none() {
     let folder = folder();

@@ -30,7 +30,8 @@ fn readable(channel: &mut Channel, most: Duration) -> bool {
 
 const LONG: Duration = Duration::from_secs(30);
 
-/// Takes up to `at_a_time` pages each time that the descriptor is readable. Returns how often it was readable without a page.
+/// Takes up to `at_a_time` pages each time that the descriptor is readable. Returns the number of times that it was readable
+/// without a page.
 fn read_all(channel: &mut Channel, at_a_time: usize) -> usize {
     let (mut pages, mut vain) = (0, 0);
     loop {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A checkpoint file that is brought up to date from the pages that changed. A real database writes to a journal or to a
- * second file first: a crash in the middle leaves the file between two checkpoints.
+ * A checkpoint file that is updated with the pages that changed. A real database writes to a journal or to a second file first,
+ * because a crash in the middle leaves the file between two checkpoints.
  *
  *   cc checkpoint.c $(pkg-config --cflags --libs bedplate-snapshot) -o checkpoint
  *   ./checkpoint FILE
@@ -24,7 +24,7 @@ static void must(int code)
 	}
 }
 
-/* Writes what changed since the checkpoint before; how many bytes that were. */
+/* Writes the changes since the previous checkpoint. Returns the number of bytes. */
 static size_t write_changes(struct bp_snapshot snapshot, const struct bp_snapshot_bookmark *before, int file)
 {
 	struct bp_snapshot_range ranges[64];
@@ -64,7 +64,7 @@ int main(int argc, char **argv)
 	must(bp_snapshot_create(&options, &memory));
 	must(bp_snapshot_get_memory_info(memory, &info, sizeof info));
 	for (number = 0; number < 4; number++) {
-		/* The database's own work: the first time everywhere, later in a few places. */
+		/* This is the database's own work: the first time everywhere, later in a few places. */
 		for (i = 0; i < BYTES; i += number ? BYTES / 16 : 4096)
 			info.base[i + (size_t)number]++;
 		must(bp_snapshot_take(memory, &snapshot));
@@ -78,7 +78,8 @@ int main(int argc, char **argv)
 
 			printf("checkpoint %d: %s\n", number, written < BYTES / 4 ? "a part" : "too much");
 		}
-		/* A checkpoint counts only now. If it failed, the next one is compared with the one before again. */
+		/* A checkpoint counts only after this check. If it failed, the next one is compared with the previous one again.
+		 */
 		must(bp_snapshot_check(snapshot));
 		must(bp_snapshot_get_bookmark(snapshot, &bookmark));
 		must(bp_snapshot_release(snapshot));

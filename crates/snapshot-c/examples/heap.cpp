@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * An index and its values in a heap of which snapshots are taken. A child process sees them at their own addresses, so it
- * walks through the map as it was, while the program goes on.
+ * An index and its values in a heap with snapshots. A child process sees them at their own addresses, so it walks through the old
+ * map while the program continues.
  *
  *   c++ -std=c++17 heap.cpp $(pkg-config --cflags --libs bedplate-snapshot) -o heap
  *   ./heap
@@ -17,7 +17,7 @@
 
 static bp_snapshot_memory memory;
 
-/* For the containers of the standard library. */
+/* An allocator for the containers of the standard library. */
 template <typename T> struct in_heap {
 	using value_type = T;
 	in_heap() = default;
@@ -38,7 +38,7 @@ template <typename T> struct in_heap {
 using text = std::basic_string<char, std::char_traits<char>, in_heap<char>>;
 using table = std::map<int, text, std::less<int>, in_heap<std::pair<const int, text>>>;
 
-/* Runs in the child: no exception may leave it. */
+/* Runs in the child. No exception may leave it. */
 static int save(void *argument, const bp_snapshot_view *view, bp_snapshot_output output)
 {
 	std::size_t characters = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * A table of accounts in memory. A thread moves money between them; meanwhile the table is saved to a file. The file has the
- * accounts of one moment: the sum in it is right, whatever the thread does.
+ * A table of accounts in memory. A thread moves money between them. Meanwhile the table is saved to a file. The file has the
+ * accounts of one moment, so its sum is right, whatever the thread does.
  *
  *   cc -pthread save.c $(pkg-config --cflags --libs bedplate-snapshot) -o save
  *   ./save FILE
@@ -57,7 +57,7 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	fwrite(view.data, 1, view.len, file);
-	/* What was read counts only now. */
+	/* The bytes that were read count only after this check. */
 	if (bp_snapshot_check(snapshot) || bp_snapshot_release(snapshot)) {
 		fprintf(stderr, "%s\n", bp_snapshot_error());
 		return 1;

@@ -1,4 +1,4 @@
-//! What functions answer: a code, and of a thread's last error a text and an error number.
+//! The results of functions: a code, and for the last error of each thread a text and an error number.
 
 use std::borrow::Cow;
 use std::ffi::{CStr, c_char, c_int};
@@ -10,59 +10,59 @@ use bedplate_snapshot::Error;
 
 use bp_snapshot_code::*;
 
-/// What functions return. Errors are negative.
+/// The results of functions. Errors are negative.
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum bp_snapshot_code {
-    /// It is done.
+    /// Success.
     BP_SNAPSHOT_OK = 0,
     /// The task has not ended yet.
     BP_SNAPSHOT_NOT_YET = 1,
-    /// There may be more ranges than there was room for.
+    /// There may be more ranges than the array has room for.
     BP_SNAPSHOT_MORE = 2,
 
-    /// The snapshot was given up, because there was no memory for pages that it shared with its owner. What was read from it
-    /// does not count. The memory itself is unharmed.
+    /// The snapshot was abandoned, because there was no memory for pages that it shared with its owner. Bytes that were read from
+    /// it do not count. The memory itself is undamaged.
     BP_SNAPSHOT_ERROR_INCOMPLETE = -1,
-    /// The task did not end: its process was killed, or ended by itself.
+    /// The task did not end normally: its process was killed, or exited by itself.
     BP_SNAPSHOT_ERROR_TASK = -2,
 
-    /// A system call failed: bp_snapshot_error_number() says how.
+    /// A system call failed: bp_snapshot_error_number() gives the error.
     BP_SNAPSHOT_ERROR_SYSTEM = -16,
-    /// The engine does not work on this machine, or cannot do what was asked for.
+    /// The engine does not work on this machine, or does not support the request.
     BP_SNAPSHOT_ERROR_UNAVAILABLE = -17,
-    /// The memory is as large as it can become.
+    /// The memory has its maximum size.
     BP_SNAPSHOT_ERROR_NO_ROOM = -18,
-    /// As many snapshots are active as there can be: let one end.
+    /// The maximum number of snapshots is active. Wait until one ends.
     BP_SNAPSHOT_ERROR_TOO_MANY = -19,
     /// There are too many handles.
     BP_SNAPSHOT_ERROR_FULL = -20,
-    /// The memory was made without BP_SNAPSHOT_TRACK_CHANGES.
+    /// The memory was created without BP_SNAPSHOT_TRACK_CHANGES.
     BP_SNAPSHOT_ERROR_NOT_TRACKED = -21,
-    /// The bookmark is not of an earlier snapshot of this memory: all of the memory may have changed since.
+    /// The bookmark does not belong to an earlier snapshot of this memory, so all of the memory may have changed since then.
     BP_SNAPSHOT_ERROR_NOT_EARLIER = -22,
-    /// There are no snapshots of snapshots.
+    /// A snapshot of a snapshot is not possible.
     BP_SNAPSHOT_ERROR_OF_A_SNAPSHOT = -23,
 
-    /// What was asked for cannot be.
+    /// The request is not possible.
     BP_SNAPSHOT_ERROR_INVALID = -32,
-    /// A pointer is NULL that must not be.
+    /// A pointer is NULL that must not be NULL.
     BP_SNAPSHOT_ERROR_NULL = -33,
-    /// There never was such a handle, or it is one of something else.
+    /// The handle was never given out, or is of another kind.
     BP_SNAPSHOT_ERROR_HANDLE = -34,
     /// The handle was closed.
     BP_SNAPSHOT_ERROR_CLOSED = -35,
-    /// The handle is the parent process's.
+    /// The handle belongs to the parent process.
     BP_SNAPSHOT_ERROR_FORKED = -36,
     /// The memory is not a heap.
     BP_SNAPSHOT_ERROR_NOT_A_HEAP = -37,
     /// The memory is a heap, which grows by itself.
     BP_SNAPSHOT_ERROR_A_HEAP = -38,
-    /// This is no block of this heap: it was freed before, or something has written over the bytes in front of it.
+    /// The pointer is not a block of this heap: the block was freed before, or the bytes in front of it were overwritten.
     BP_SNAPSHOT_ERROR_BLOCK = -39,
-    /// This is not a bookmark that this process has got.
+    /// The bookmark was not made by this process.
     BP_SNAPSHOT_ERROR_BOOKMARK = -40,
-    /// Something went wrong within the library. A handle in which this happens can only be closed.
+    /// An error within the library. A handle in which this happens can only be closed.
     BP_SNAPSHOT_ERROR_INTERNAL = -64,
 }
 
@@ -94,14 +94,14 @@ impl bp_snapshot_code {
     ];
 }
 
-/// What a code means, in words; never NULL.
+/// Returns the meaning of a code as text, never NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_snapshot_strerror(code: c_int) -> *const c_char {
     let text = bp_snapshot_code::ALL.iter().find(|(known, _)| *known as c_int == code).map(|(_, text)| *text);
     text.unwrap_or(c"no such code").as_ptr()
 }
 
-/// Why something is not done.
+/// The reason why a call fails.
 #[derive(Debug)]
 pub struct Refusal {
     pub code: bp_snapshot_code,
@@ -158,7 +158,7 @@ impl From<Bad> for Refusal {
     }
 }
 
-/// Names of the Rust interface in reasons, and those of this one.
+/// Names of the Rust interface in reasons, with those of this interface.
 const NAMES: [(&str, &str); 3] = [
     ("Memory::spawn", "bp_snapshot_spawn"),
     ("leave out Builder::reserve", "leave bp_snapshot_options.reserve 0"),
@@ -193,22 +193,22 @@ pub fn in_c(text: String) -> String {
     NAMES.iter().fold(text, |text, (rust, c)| text.replace(rust, c))
 }
 
-/// The result of a function's work.
+/// The result of a function's body.
 pub type Answer = Result<bp_snapshot_code, Refusal>;
 
-/// What went wrong in this thread's last call that failed, in words; "" if none did. Valid until the next one.
+/// Returns the error text of this thread's last call that failed; "" if none did. It is valid until the next such call.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_snapshot_error() -> *const c_char {
     last::text()
 }
 
-/// The error number (errno) of this thread's last call that failed; 0 if the kernel had no part in it.
+/// Returns the error number (errno) of this thread's last call that failed; 0 if no system call failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_snapshot_error_number() -> c_int {
     last::number()
 }
 
-/// Does what a function does. No panic leaves this.
+/// Runs the body of a function. No panic leaves this call.
 pub fn answer(work: impl FnOnce() -> Answer) -> c_int {
     let failure = |Refusal { code, number, text }| Failure { code: code as c_int, number, text };
     last::answer(BP_SNAPSHOT_ERROR_INTERNAL as c_int, || work().map(|code| code as c_int).map_err(failure))

@@ -1,8 +1,8 @@
 //! Heaps: memories from which blocks are allocated.
 //!
-//! In front of every block are 16 bytes: its size and alignment, and their [`seal`]. So a block needs no size to be freed, and
-//! a pointer that is no block, or a block that was freed before, is found out. These bytes are in the heap's memory, which is
-//! accessible whatever the program passes.
+//! In front of every block are 16 bytes: its size and alignment, and their [`seal`]. So a block can be freed without its size,
+//! and a pointer to no block, or to a freed one, is detected. These bytes are in the heap's memory, which is accessible whatever
+//! the program passes.
 
 use std::alloc::Layout;
 use std::ffi::{c_int, c_void};
@@ -23,10 +23,10 @@ use crate::seal::seal;
 const HEADER: usize = 16;
 /// BP_SNAPSHOT_LARGEST_ALIGNMENT
 const LARGEST_ALIGNMENT: usize = 2 << 20;
-/// Where the alignment's logarithm is in the word that has the size. No memory is as large as 2^46 bytes.
+/// The bit position of the alignment's logarithm in the word that has the size. No memory is as large as 2^46 bytes.
 const ALIGNMENT_SHIFT: u32 = 56;
 
-/// The heap of a handle, also in the child that runs a task on it.
+/// The heap of a handle, also in a child that runs a task on it.
 fn heap_store(memory: bp_snapshot_memory) -> Result<Arc<Store>, Refusal> {
     Ok(store_in_task(memory)?)
 }
@@ -41,7 +41,7 @@ fn heap(store: &Store) -> Result<&Heap, Refusal> {
     }
 }
 
-/// A block as the heap has it: with the bytes in front.
+/// A block as the heap sees it: with the bytes in front.
 #[derive(Clone, Copy)]
 struct Block {
     bytes: usize,
@@ -59,7 +59,7 @@ impl Block {
         Ok(Self { bytes, alignment: alignment.max(HEADER) })
     }
 
-    /// The bytes in front, which keep what follows aligned, and the block's own. `None`: there cannot be so many.
+    /// The layout of the bytes in front, which keep the block aligned, and of the block itself. `None`: the size is too large.
     fn layout(self) -> Option<Layout> {
         Layout::from_size_align(self.bytes.checked_add(self.alignment)?, self.alignment).ok()
     }
@@ -83,12 +83,12 @@ impl Block {
         Refusal::new(BP_SNAPSHOT_ERROR_NO_ROOM, text)
     }
 
-    /// Writes the bytes in front of a new block, and gives where it is.
+    /// Writes the bytes in front of a new block, and returns its address.
     ///
     /// # Safety
-    /// `start` is where the heap has such a block, which nobody uses yet.
+    /// `start` is the heap's address of such a block, which no other thread uses yet.
     unsafe fn begin(self, start: NonNull<u8>) -> NonNull<u8> {
-        // SAFETY: as the caller promised.
+        // SAFETY: guaranteed by the caller.
         let at = unsafe { start.add(self.alignment) };
         let word = self.word();
         // SAFETY: the bytes in front are the block's.
@@ -98,7 +98,7 @@ impl Block {
         at
     }
 
-    /// Takes a block from the program: it is none from here on. Gives where the heap has it.
+    /// Takes a block from the program, so that it is no longer a block. Returns its address in the heap.
     fn end(heap: &Heap, at: NonNull<u8>) -> Result<(Self, NonNull<u8>), Refusal> {
         let no_block = || {
             let text = "this is no block of this heap: it was freed before, or something has written over the bytes in front \
@@ -110,14 +110,14 @@ impl Block {
         if !address.is_multiple_of(HEADER) || !(HEADER..=heap.len()).contains(&offset) {
             return Err(no_block());
         }
-        // SAFETY: the bytes in front are in the heap's memory, whatever they are.
+        // SAFETY: the bytes in front are in the heap's memory, whatever their content.
         let [first, second] = unsafe { words(at) };
         let word = first.load(Relaxed);
         let expected = seal(address as u64, &[word]);
-        // Of two threads that free a block, one finds the seal.
+        // If two threads free a block, only one of them finds the seal.
         second.compare_exchange(expected, 0, Relaxed, Relaxed).map_err(|_| no_block())?;
         let block = Self::of_word(word);
-        // SAFETY: the seal is the library's, so the block begins so many bytes before.
+        // SAFETY: the library made the seal, so the block begins this number of bytes before.
         Ok((block, unsafe { at.sub(block.alignment) }))
     }
 }
@@ -128,7 +128,7 @@ impl Block {
 /// The bytes in front of `at`, which is aligned, are in a memory.
 unsafe fn words<'a>(at: NonNull<u8>) -> [&'a AtomicU64; 2] {
     let first = at.as_ptr().wrapping_sub(HEADER).cast::<u64>();
-    // SAFETY: as the caller promised.
+    // SAFETY: guaranteed by the caller.
     unsafe { [AtomicU64::from_ptr(first), AtomicU64::from_ptr(first.add(1))] }
 }
 
@@ -151,13 +151,13 @@ unsafe fn allocate(
         if zeroed { heap.allocate_zeroed(layout).ok() } else { heap.allocate(layout).ok() }
     });
     let start = start.ok_or_else(|| block.no_room(heap))?;
-    // SAFETY: it is new; the place as the caller promised.
+    // SAFETY: the block is new; the place is guaranteed by the caller.
     unsafe { place.write_unaligned(block.begin(start.cast()).as_ptr().cast()) };
     Ok(BP_SNAPSHOT_OK)
 }
 
-/// Allocates a block of a heap. `alignment` is a power of two up to BP_SNAPSHOT_LARGEST_ALIGNMENT; 0: 16, as malloc() has it. A
-/// block takes as many bytes more as it is aligned to, at least 16. Its content is not defined.
+/// Allocates a block of a heap. `alignment` is a power of two up to BP_SNAPSHOT_LARGEST_ALIGNMENT; 0: 16, like malloc(). A block
+/// takes as many additional bytes as its alignment, at least 16. Its content is undefined.
 ///
 /// # Safety
 /// `block` is writable or NULL.
@@ -168,11 +168,11 @@ pub unsafe extern "C" fn bp_snapshot_allocate(
     alignment: usize,
     block: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: as the caller promised.
+    // SAFETY: guaranteed by the caller.
     answer(|| unsafe { allocate(memory, bytes, alignment, false, block) })
 }
 
-/// As bp_snapshot_allocate(), with zeros in the block.
+/// Does the same as bp_snapshot_allocate(), and fills the block with zeros.
 ///
 /// # Safety
 /// `block` is writable or NULL.
@@ -183,16 +183,16 @@ pub unsafe extern "C" fn bp_snapshot_allocate_zeroed(
     alignment: usize,
     block: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: as the caller promised.
+    // SAFETY: guaranteed by the caller.
     answer(|| unsafe { allocate(memory, bytes, alignment, true, block) })
 }
 
-/// Makes a block larger or smaller. Its content stays, as far as there is room; its alignment, too. `resized` gets where it is
-/// now, which may be elsewhere; then nobody may look at the old block. If it cannot be done the block stays as it is. A block of
-/// NULL is a new one.
+/// Makes a block larger or smaller. It keeps its alignment, and its content up to the smaller size. `resized` gets its address,
+/// which may be new. Then no thread may use the old block any more. If the call fails, the block stays unchanged. If `block` is
+/// NULL, the call allocates a new one.
 ///
 /// # Safety
-/// `block` is NULL or a block that nobody else uses meanwhile; `resized` is writable or NULL.
+/// `block` is NULL or a block that no other thread uses meanwhile; `resized` is writable or NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_snapshot_resize(
     memory: bp_snapshot_memory,
@@ -205,7 +205,7 @@ pub unsafe extern "C" fn bp_snapshot_resize(
             return Err(Refusal::null("no place for the block"));
         }
         let Some(at) = NonNull::new(block.cast::<u8>()) else {
-            // SAFETY: as the caller promised.
+            // SAFETY: guaranteed by the caller.
             return unsafe { allocate(memory, bytes, 0, false, resized) };
         };
         let store = heap_store(memory)?;
@@ -223,20 +223,20 @@ pub unsafe extern "C" fn bp_snapshot_resize(
             }
         });
         let Some(moved) = moved else {
-            // SAFETY: it is as it was.
+            // SAFETY: the block is unchanged.
             unsafe { old.begin(start) };
             return Err(new.no_room(heap));
         };
-        // SAFETY: the heap has it there; the place as the caller promised.
+        // SAFETY: the heap has it there; the place is guaranteed by the caller.
         unsafe { resized.write_unaligned(new.begin(moved.cast()).as_ptr().cast()) };
         Ok(BP_SNAPSHOT_OK)
     })
 }
 
-/// Frees a block. NULL is no block, and nothing happens.
+/// Frees a block. If `block` is NULL, the call does nothing.
 ///
 /// # Safety
-/// `block` is NULL or a block that nobody uses any more.
+/// `block` is NULL or a block that no thread uses any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_snapshot_free(memory: bp_snapshot_memory, block: *mut c_void) -> c_int {
     answer(|| {

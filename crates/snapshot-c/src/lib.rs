@@ -1,7 +1,7 @@
-//! The C interface of snapshot; `include/bedplate/snapshot.h` is generated from here.
+//! The C interface of snapshot. `include/bedplate/snapshot.h` is generated from here.
 //!
-//! It adds no way of taking snapshots. It finds out at run time what Rust's types rule out: wrong handles, by a
-//! [table](bedplate_c_support::table); blocks that are freed twice and bookmarks that are none, by a [`seal`].
+//! It adds no way of taking snapshots. It detects at run time the errors that Rust's types rule out: wrong handles with a
+//! [table](bedplate_c_support::table), and blocks that are freed twice and invalid bookmarks with a [`seal`].
 
 #![cfg(target_os = "linux")]
 #![allow(non_camel_case_types)]

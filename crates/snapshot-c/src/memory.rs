@@ -1,4 +1,4 @@
-//! Memories: what snapshots are taken of.
+//! Memories, of which snapshots are taken.
 
 use std::ffi::{c_char, c_int};
 use std::ptr::NonNull;
@@ -23,7 +23,7 @@ const HEAP: u32 = 0x8;
 const NOT_AHEAD: u32 = 0x10;
 const ALL_FLAGS: u32 = 0x1f;
 
-/// Memory of which snapshots are taken.
+/// A memory of which snapshots are taken.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bp_snapshot_memory {
@@ -31,43 +31,44 @@ pub struct bp_snapshot_memory {
     pub handle: u64,
 }
 
-/// What makes snapshots. docs/snapshot.md says what each of them costs and what it cannot do.
+/// The mechanism that makes snapshots. docs/snapshot.md describes the cost and the limits of each.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum bp_snapshot_engine {
-    /// The best one that works here and has what is asked for, found by trying. It is not BP_SNAPSHOT_ENGINE_RING0.
+    /// The best one that works here and supports the request. The library tries them. It is not BP_SNAPSHOT_ENGINE_RING0.
     BP_SNAPSHOT_ENGINE_AUTO = 0,
-    /// Page tables are moved, and the kernel copies pages. It has the shortest pause, and one snapshot at a time in the process.
+    /// Page tables are moved, and the kernel copies pages. It has the shortest pause. The process can have one snapshot at a
+    /// time.
     BP_SNAPSHOT_ENGINE_REMAP = 1,
-    /// Write protection by userfaultfd. It has 16 snapshots at once, and can keep track of changes.
+    /// Write protection by userfaultfd. It has up to 16 snapshots at once, and can track changes.
     BP_SNAPSHOT_ENGINE_UFFD = 2,
-    /// fork(). It runs tasks in children only.
+    /// fork(). It only runs tasks in children.
     BP_SNAPSHOT_ENGINE_FORK = 3,
     /// Page tables in ring 0 of a processor. Tasks run in threads of this process, and see the memory at its own address.
     BP_SNAPSHOT_ENGINE_RING0 = 4,
 }
 
-/// A memory to be created.
+/// The options of a memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bp_snapshot_options {
     /// sizeof(struct bp_snapshot_options)
     pub size: usize,
-    /// The memory's size to begin with, in bytes; it is rounded up to whole pages of 4 KiB. At most 2^46.
+    /// The memory's initial size in bytes, which is rounded up to whole pages of 4 KiB. At most 2^46.
     pub bytes: usize,
-    /// The size to which the memory can grow, in bytes; 0: it cannot grow. Addresses are reserved for it, but no memory.
+    /// Maximum size to which the memory can grow, in bytes; 0: it cannot grow. This reserves addresses, but no memory.
     pub reserve: usize,
     /// One of bp_snapshot_engine.
     pub engine: u32,
-    /// BP_SNAPSHOT_IN_CHILD and the like, or 0.
+    /// A combination of BP_SNAPSHOT_IN_CHILD and the other flags, or 0.
     pub flags: u32,
-    /// How many snapshots may be active at once; 0: 1. An engine that has fewer is not chosen.
+    /// Number of snapshots that may be active at once; 0: 1. An engine that supports fewer is not chosen.
     pub snapshots_at_once: u32,
-    /// For ring0: how many snapshots can be taken in a row without copying page tables; 0: 2.
+    /// For ring0: number of snapshots that can be taken in a row without copying page tables; 0: 2.
     pub ahead: u32,
-    /// For ring0: how many threads make page tables ready for that; 0: 1.
+    /// For ring0: number of threads that prepare page tables for that; 0: 1.
     pub copiers: u32,
-    /// 0.
+    /// Must be 0.
     pub reserved: u32,
 }
 
@@ -76,13 +77,13 @@ unsafe impl Sized for bp_snapshot_options {
     const FIRST: usize = 48;
 }
 
-/// What a memory is.
+/// The properties of a memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bp_snapshot_memory_info {
-    /// Where it begins. The program may read and write it from there until the memory is destroyed.
+    /// The first address of the memory. The program may read and write the memory until it is destroyed.
     pub base: *mut u8,
-    /// How many bytes of it are accessible.
+    /// Number of accessible bytes.
     pub len: usize,
     /// The engine that was chosen: one of bp_snapshot_engine.
     pub engine: u32,
@@ -90,7 +91,7 @@ pub struct bp_snapshot_memory_info {
     pub flags: u32,
 }
 
-/// What has happened to a memory since it was created. Times are in nanoseconds.
+/// The counts of a memory since it was created. Times are in nanoseconds.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bp_snapshot_statistics {
@@ -102,9 +103,9 @@ pub struct bp_snapshot_statistics {
     pub active: u64,
     /// Write faults that the engine handled.
     pub faults: u64,
-    /// Snapshots that were given up because a page could not be kept for them.
+    /// Snapshots that were abandoned because a page could not be kept for them.
     pub incomplete: u64,
-    /// Pages whose old content was kept for a snapshot; of remap: of which writers got copies.
+    /// Pages whose old content was kept for a snapshot. With remap: pages of which writers got copies.
     pub pages_copied: u64,
     /// Pages that were write-protected during the pauses of snapshots.
     pub pages_armed_at_snapshots: u64,
@@ -116,26 +117,26 @@ pub struct bp_snapshot_statistics {
     pub pages_private: u64,
     /// Pages that are in use now.
     pub pages_claimed: u64,
-    /// Snapshots for which everything had been made ready before.
+    /// Snapshots for which all preparations were complete before.
     pub instantaneous: u64,
     /// With remap: snapshots for which fork() copied page tables, because an earlier one was not merged.
     pub copied_as_usual: u64,
-    /// With remap: times at which all was merged after snapshots had ended.
+    /// With remap: number of merges after snapshots had ended.
     pub merges: u64,
-    /// How long the latest of them took.
+    /// Time that the latest merge took.
     pub latest_merge_ns: u64,
-    /// How long all of them took.
+    /// Time that all merges took.
     pub merges_ns: u64,
-    /// Bytes that snapshots take beside the memory itself, with what is made ahead for them.
+    /// Bytes that snapshots take in addition to the memory itself, including preparations for them.
     pub extra_bytes: u64,
-    /// The longest time for which a snapshot held up writers.
+    /// The longest time for which a snapshot stopped writers.
     pub longest_pause_ns: u64,
     /// The latest of these times.
     pub latest_pause_ns: u64,
     /// All of these times together.
     pub pauses_ns: u64,
-    /// How many of these times were at most 8192 ns, at most 16384 ns, and so on, each bound twice the one before and each
-    /// time counted once; the last number is of those above 8192 << 20.
+    /// Histogram of these times: the numbers of times that were at most 8192 ns, at most 16384 ns, and so on. Each bound is twice
+    /// the previous one, and each time is counted once. The last number is that of times above 8192 << 20.
     pub pauses: [u64; 22],
 }
 
@@ -177,7 +178,7 @@ impl Store {
         }
     }
 
-    /// Whether tasks run in children unless told otherwise. Those of ring0 never do.
+    /// Whether tasks run in children by default. Those of ring0 never do.
     pub fn runs_in_child(&self) -> bool {
         match self.kind() {
             Kind::Fork => true,
@@ -192,7 +193,7 @@ pub(crate) fn store(memory: bp_snapshot_memory) -> Result<Arc<Store>, Bad> {
     Ok(MEMORIES.enter_in_turn(memory.handle)?.clone())
 }
 
-/// The memory of a handle, also in the child that runs a task on it.
+/// The memory of a handle, also in a child that runs a task on it.
 pub(crate) fn store_in_task(memory: bp_snapshot_memory) -> Result<Arc<Store>, Bad> {
     match store(memory) {
         Err(Bad::Forked) => task::own_store(memory.handle).ok_or(Bad::Forked),
@@ -261,7 +262,7 @@ fn build(options: bp_snapshot_options) -> Result<Store, Refusal> {
 /// Creates a memory, filled with zeros.
 ///
 /// # Safety
-/// `options` is NULL or as long as it says; `created` is writable or NULL.
+/// `options` is NULL or as long as its size says; `created` is writable or NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_snapshot_create(
     options: *const bp_snapshot_options,
@@ -271,17 +272,17 @@ pub unsafe extern "C" fn bp_snapshot_create(
         if created.is_null() {
             return Err(Refusal::null("no place for the memory"));
         }
-        // SAFETY: as the caller promised.
+        // SAFETY: guaranteed by the caller.
         let store = build(unsafe { sized(options, "the options") }?)?;
         let handle = MEMORIES.insert(Arc::new(store)).map_err(Refusal::full)?;
-        // SAFETY: as the caller promised.
+        // SAFETY: guaranteed by the caller.
         unsafe { created.write_unaligned(bp_snapshot_memory { handle }) };
         Ok(BP_SNAPSHOT_OK)
     })
 }
 
-/// Destroys a memory. Nobody may access it at its own address any more, nor any block of a heap. Its snapshots can still be
-/// read, until they are released; its tasks go on.
+/// Destroys a memory. No thread may access it at its own address any more, nor any block of a heap. Its snapshots can still be
+/// read until they are released, and its tasks continue.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_snapshot_destroy(memory: bp_snapshot_memory) -> c_int {
     answer(|| {
@@ -290,11 +291,11 @@ pub extern "C" fn bp_snapshot_destroy(memory: bp_snapshot_memory) -> c_int {
     })
 }
 
-/// Where a memory is, how large it is now, and which engine it has. `size` is sizeof the structure. Also in a child that runs a
-/// task on the memory.
+/// Gives the address of a memory, its current size, and its engine. `size` is sizeof the structure. A child that runs a task on
+/// the memory may also call it.
 ///
 /// # Safety
-/// `info` is writable, as many bytes as `size` says, or NULL.
+/// `info` has `size` writable bytes, or is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_snapshot_get_memory_info(
     memory: bp_snapshot_memory,
@@ -312,16 +313,17 @@ pub unsafe extern "C" fn bp_snapshot_get_memory_info(
             engine: engine_number(store.kind()),
             flags: store.flags,
         };
-        // SAFETY: as the caller promised; the structure has no gaps.
+        // SAFETY: guaranteed by the caller; the structure has no gaps.
         unsafe { output::sized(&now, info, size) };
         Ok(BP_SNAPSHOT_OK)
     })
 }
 
-/// Which engine a memory has, and why not a better one, in words: as much as `bytes` has room for, with a zero at the end.
+/// Describes the engine of a memory, and why it has no better one. The text is cut off after `bytes` bytes, with a zero at the
+/// end.
 ///
 /// # Safety
-/// `text` has room for so many bytes, or is NULL.
+/// `text` has room for `bytes` bytes, or is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_snapshot_about(
     memory: bp_snapshot_memory,
@@ -333,14 +335,14 @@ pub unsafe extern "C" fn bp_snapshot_about(
             return Err(Refusal::null("no place for the text"));
         }
         let store = store(memory)?;
-        // SAFETY: as the caller promised.
+        // SAFETY: guaranteed by the caller.
         unsafe { output::text(&store.about, text, bytes) };
         Ok(BP_SNAPSHOT_OK)
     })
 }
 
-/// Makes `bytes` more of a memory accessible, rounded up to whole pages, up to the reserve. The new bytes are zero. Snapshots
-/// that were taken before do not have them. `grown` gets where they are in the memory; it may be NULL.
+/// Makes `bytes` more of a memory accessible, rounded up to whole pages, up to the reserve. The new bytes are zero. Earlier
+/// snapshots do not have them. `grown` gets their range in the memory; it may be NULL.
 ///
 /// # Safety
 /// `grown` is writable or NULL.
@@ -360,16 +362,16 @@ pub unsafe extern "C" fn bp_snapshot_grow(
         };
         let range = memory.grow(bytes)?;
         if !grown.is_null() {
-            // SAFETY: as the caller promised.
+            // SAFETY: guaranteed by the caller.
             unsafe { grown.write_unaligned(range.into()) };
         }
         Ok(BP_SNAPSHOT_OK)
     })
 }
 
-/// Does what can be done ahead of the next snapshot, or waits until it is done. With the engine uffd this write-protects all
-/// pages that were written since the snapshot before, which shortens the next pause; the next write to each of them is slower. The
-/// other engines work ahead by themselves.
+/// Prepares the next snapshot as far as possible, or waits until this is done. With the engine uffd, this write-protects all
+/// pages that were written since the previous snapshot. That shortens the next pause, and makes the next write to each of these
+/// pages slower. The other engines prepare by themselves.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_snapshot_settle(memory: bp_snapshot_memory) -> c_int {
     answer(|| {
@@ -381,10 +383,10 @@ pub extern "C" fn bp_snapshot_settle(memory: bp_snapshot_memory) -> c_int {
     })
 }
 
-/// What has happened to a memory so far. `size` is sizeof the structure.
+/// Gives the counts of a memory so far. `size` is sizeof the structure.
 ///
 /// # Safety
-/// `statistics` is writable, as many bytes as `size` says, or NULL.
+/// `statistics` has `size` writable bytes, or is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_snapshot_get_statistics(
     memory: bp_snapshot_memory,
@@ -396,7 +398,7 @@ pub unsafe extern "C" fn bp_snapshot_get_statistics(
             return Err(Refusal::null("no place for the statistics"));
         }
         let now = statistics_of(&*store(memory)?);
-        // SAFETY: as the caller promised; the structure has no gaps.
+        // SAFETY: guaranteed by the caller; the structure has no gaps.
         unsafe { output::sized(&now, statistics, size) };
         Ok(BP_SNAPSHOT_OK)
     })

@@ -1,7 +1,7 @@
-//! Seals: numbers beside what a program keeps for the library, by which the library knows its own.
+//! Seals: numbers beside values that a program keeps for the library, by which the library recognizes its own values.
 //!
-//! A seal depends on a secret of the process, on where the sealed words are, and on the words. It finds mistakes; it is no
-//! protection against a program that wants to deceive.
+//! A seal depends on a secret of the process, on the address of the sealed words, and on the words. It detects mistakes. It does
+//! not protect against a malicious program.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::AtomicU64;
@@ -27,7 +27,7 @@ fn mix(number: u64) -> u64 {
     number ^ number >> 31
 }
 
-/// The seal of words that are at a place. It is never 0.
+/// The seal of words at an address. It is never 0.
 pub fn seal(place: u64, words: &[u64]) -> u64 {
     let start = mix(secret() ^ place.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     words.iter().fold(start, |seal, word| mix(seal ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15)).max(1)

@@ -1,4 +1,4 @@
-//! Snapshots that threads of this process hold and read, and what changed between two of them.
+//! Snapshots that threads of this process hold and read, and the changes between two of them.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
@@ -14,7 +14,7 @@ use crate::seal::seal;
 
 static SNAPSHOTS: Table<Held> = Table::new(b'V');
 
-/// A memory as it was at one moment, for threads of this process. It ends when all handles of it are released.
+/// A memory as it was at one moment, for threads of this process. It ends when all of its handles are released.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bp_snapshot {
@@ -22,30 +22,30 @@ pub struct bp_snapshot {
     pub handle: u64,
 }
 
-/// A memory as it was, where a thread or a task reads it.
+/// A memory as it was, at the address where a thread or a task reads it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bp_snapshot_view {
-    /// The memory's bytes as they were. They can only be read.
+    /// The old bytes of the memory. They can only be read.
     pub data: *const u8,
-    /// How many there are.
+    /// Number of bytes.
     pub len: usize,
-    /// Where the owner has them. If this is `data`, pointers in the data can be followed; otherwise they lead to what is there
-    /// now.
+    /// The owner's address of the memory. If this is `data`, pointers in the data can be followed. Otherwise they lead to the
+    /// current content.
     pub home: *const u8,
 }
 
-/// What a snapshot is.
+/// The properties of a snapshot.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bp_snapshot_info {
-    /// Its number: later snapshots of a memory have greater ones.
+    /// Its number. Later snapshots of a memory have greater numbers.
     pub epoch: u64,
-    /// For how many nanoseconds the memory's writers stood still for it.
+    /// Nanoseconds for which it stopped the memory's writers.
     pub pause_ns: u64,
 }
 
-/// A part of a memory: the bytes from `start` to before `end`.
+/// A part of a memory: the bytes from `start` up to `end`, exclusive.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bp_snapshot_range {
@@ -61,12 +61,12 @@ impl From<Range<usize>> for bp_snapshot_range {
     }
 }
 
-/// The moment of a snapshot, for later snapshots to be compared with, also when it has ended itself. It takes nothing that
-/// would have to be freed, and can be copied. It means nothing in another process, nor after this one has ended.
+/// The moment of a snapshot, for comparisons with later snapshots, even after the snapshot has ended. It holds no resources, and
+/// can be copied. It is valid only in this process.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bp_snapshot_bookmark {
-    /// The library's.
+    /// For the library.
     pub word: [u64; 4],
 }
 
@@ -87,13 +87,13 @@ fn held(snapshot: bp_snapshot) -> Result<Held, Bad> {
 /// `place` is writable.
 unsafe fn give(held: Held, place: *mut bp_snapshot) -> Result<(), Refusal> {
     let handle = SNAPSHOTS.insert(held).map_err(Refusal::full)?;
-    // SAFETY: as the caller promised.
+    // SAFETY: guaranteed by the caller.
     unsafe { place.write_unaligned(bp_snapshot { handle }) };
     Ok(())
 }
 
-/// Takes a snapshot that any thread of this process can read, at another address than the memory's. remap has one at a time,
-/// uffd has 16; the other engines have none, only tasks.
+/// Takes a snapshot that any thread of this process can read, at another address than the memory's. With remap there is one at a
+/// time, and with uffd up to 16. The other engines only support tasks.
 ///
 /// # Safety
 /// `taken` is writable or NULL.
@@ -108,13 +108,13 @@ pub unsafe extern "C" fn bp_snapshot_take(memory: bp_snapshot_memory, taken: *mu
             Space::Memory(memory) => memory.snapshot(),
             Space::Heap(heap) => heap.snapshot(),
         }?;
-        // SAFETY: as the caller promised.
+        // SAFETY: guaranteed by the caller.
         unsafe { give(Held { snapshot, home: store.base().as_ptr() as usize }, taken) }?;
         Ok(BP_SNAPSHOT_OK)
     })
 }
 
-/// Makes another handle of a snapshot, to be released on its own: for a thread that may read longer than the others.
+/// Makes another handle of a snapshot, which is released separately: for a thread that may read longer than the others.
 ///
 /// # Safety
 /// `cloned` is writable or NULL.
@@ -124,13 +124,13 @@ pub unsafe extern "C" fn bp_snapshot_clone(snapshot: bp_snapshot, cloned: *mut b
         if cloned.is_null() {
             return Err(Refusal::null("no place for the handle"));
         }
-        // SAFETY: as the caller promised.
+        // SAFETY: guaranteed by the caller.
         unsafe { give(held(snapshot)?, cloned) }?;
         Ok(BP_SNAPSHOT_OK)
     })
 }
 
-/// Releases a handle of a snapshot. After the last one nobody may look at the snapshot's bytes any more.
+/// Releases a handle of a snapshot. After the last one is released, no thread may read the snapshot's bytes any more.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_snapshot_release(snapshot: bp_snapshot) -> c_int {
     answer(|| {
@@ -139,10 +139,10 @@ pub extern "C" fn bp_snapshot_release(snapshot: bp_snapshot) -> c_int {
     })
 }
 
-/// Where the bytes of a snapshot are. They are there until its last handle is released. `size` is sizeof the structure.
+/// Gives the address of a snapshot's bytes. They exist until its last handle is released. `size` is sizeof the structure.
 ///
 /// # Safety
-/// `view` is writable, as many bytes as `size` says, or NULL.
+/// `view` has `size` writable bytes, or is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_snapshot_get_view(
     snapshot: bp_snapshot,
@@ -160,16 +160,17 @@ pub unsafe extern "C" fn bp_snapshot_get_view(
             len: bytes.len(),
             home: std::ptr::with_exposed_provenance(home),
         };
-        // SAFETY: as the caller promised; the structure has no gaps.
+        // SAFETY: guaranteed by the caller; the structure has no gaps.
         unsafe { output::sized(&now, view, size) };
         Ok(BP_SNAPSHOT_OK)
     })
 }
 
-/// Where a view has what the owner had in `len` bytes at its own address `owners`. NULL if not all of them are in the view.
+/// Returns the address in a view of the `len` bytes that the owner had at its own address `owners`; NULL if not all of them are
+/// in the view.
 ///
 /// # Safety
-/// `view` is one that bp_snapshot_get_view() has filled in, or a task's, or NULL.
+/// `view` was filled in by bp_snapshot_get_view(), or is that of a task, or is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_snapshot_bytes_at(
     view: *const bp_snapshot_view,
@@ -179,7 +180,7 @@ pub unsafe extern "C" fn bp_snapshot_bytes_at(
     if view.is_null() {
         return std::ptr::null();
     }
-    // SAFETY: as the caller promised.
+    // SAFETY: guaranteed by the caller.
     let view = unsafe { view.read_unaligned() };
     let inside = (owners as usize)
         .checked_sub(view.home as usize)
@@ -187,8 +188,9 @@ pub unsafe extern "C" fn bp_snapshot_bytes_at(
     inside.map_or(std::ptr::null(), |start| view.data.wrapping_add(start).cast())
 }
 
-/// Whether all that was read from a snapshot before this call is what the memory was. BP_SNAPSHOT_ERROR_INCOMPLETE: there was no
-/// memory for a page that it shared with its owner, so what was read does not count. With remap it always is.
+/// Tells whether all bytes that were read from a snapshot before this call are the old content of the memory.
+/// BP_SNAPSHOT_ERROR_INCOMPLETE: there was no memory for a page that it shared with its owner, so the bytes do not count. With
+/// remap this never happens.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_snapshot_check(snapshot: bp_snapshot) -> c_int {
     answer(|| {
@@ -197,10 +199,10 @@ pub extern "C" fn bp_snapshot_check(snapshot: bp_snapshot) -> c_int {
     })
 }
 
-/// A snapshot's number, and how long writers stood still for it. `size` is sizeof the structure.
+/// Gives a snapshot's number, and the time for which it stopped writers. `size` is sizeof the structure.
 ///
 /// # Safety
-/// `info` is writable, as many bytes as `size` says, or NULL.
+/// `info` has `size` writable bytes, or is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_snapshot_get_info(
     snapshot: bp_snapshot,
@@ -213,16 +215,16 @@ pub unsafe extern "C" fn bp_snapshot_get_info(
         }
         let Held { snapshot, .. } = held(snapshot)?;
         let now = bp_snapshot_info { epoch: snapshot.epoch(), pause_ns: snapshot.pause().as_nanos() as u64 };
-        // SAFETY: as the caller promised; the structure has no gaps.
+        // SAFETY: guaranteed by the caller; the structure has no gaps.
         unsafe { output::sized(&now, info, size) };
         Ok(BP_SNAPSHOT_OK)
     })
 }
 
-/// The number that seals of bookmarks have in the place of an address.
+/// The number that seals of bookmarks have in place of an address.
 const BOOKMARK: u64 = b'B' as u64;
 
-/// Gives the moment of a snapshot, for bp_snapshot_changed_since(). The memory must keep track of changes.
+/// Gives the moment of a snapshot, for bp_snapshot_changed_since(). The memory must track changes.
 ///
 /// # Safety
 /// `bookmark` is writable or NULL.
@@ -238,20 +240,20 @@ pub unsafe extern "C" fn bp_snapshot_get_bookmark(
         let words = held(snapshot)?.snapshot.bookmark()?.to_words();
         let [memory, epoch, bytes] = words;
         let word = [memory, epoch, bytes, seal(BOOKMARK, &words)];
-        // SAFETY: as the caller promised.
+        // SAFETY: guaranteed by the caller.
         unsafe { bookmark.write_unaligned(bp_snapshot_bookmark { word }) };
         Ok(BP_SNAPSHOT_OK)
     })
 }
 
-/// Gives the parts of a memory that were written between an earlier snapshot, of which this is the bookmark, and this snapshot:
+/// Gives the parts of a memory that were written between an earlier snapshot, whose bookmark is `earlier`, and this snapshot:
 /// ranges of whole pages, in ascending order, from the byte `from` on. A page is also in one if a thread began its first write to
 /// it before this snapshot, and the write took effect after it. The last range is the part by which the memory has grown. The
-/// function fills in at most `capacity` ranges, and their number at `count`. BP_SNAPSHOT_OK: there are no more.
-/// BP_SNAPSHOT_MORE: call again, with `from` the end of the last range.
+/// function fills in at most `capacity` ranges, and their number at `count`. BP_SNAPSHOT_OK: there are no more. BP_SNAPSHOT_MORE:
+/// call again, with `from` the end of the last range.
 ///
 /// # Safety
-/// `earlier` is readable or NULL; `ranges` has room for so many, or is NULL; `count` is writable or NULL.
+/// `earlier` is readable or NULL; `ranges` has room for `capacity` ranges, or is NULL; `count` is writable or NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_snapshot_changed_since(
     snapshot: bp_snapshot,
@@ -271,7 +273,7 @@ pub unsafe extern "C" fn bp_snapshot_changed_since(
             return Err(Refusal::invalid("room for no range: there must be room for at least one"));
         }
         let Held { snapshot, .. } = held(snapshot)?;
-        // SAFETY: as the caller promised.
+        // SAFETY: guaranteed by the caller.
         let [memory, epoch, bytes, sealed] = unsafe { earlier.read_unaligned() }.word;
         let words = [memory, epoch, bytes];
         let genuine = Bookmark::from_words(words).filter(|_| seal(BOOKMARK, &words) == sealed);
@@ -285,11 +287,11 @@ pub unsafe extern "C" fn bp_snapshot_changed_since(
         while found < capacity
             && let Some(range) = changes.next()
         {
-            // SAFETY: as the caller promised.
+            // SAFETY: guaranteed by the caller.
             unsafe { ranges.add(found).write_unaligned(range.into()) };
             found += 1;
         }
-        // SAFETY: as the caller promised.
+        // SAFETY: guaranteed by the caller.
         unsafe { count.write_unaligned(found) };
         Ok(if found == capacity { BP_SNAPSHOT_MORE } else { BP_SNAPSHOT_OK })
     })

@@ -1,7 +1,7 @@
 //! Tasks: functions of the program that run on a snapshot of their own, in a child process or in a thread.
 //!
-//! A task's result goes through bytes, because it may come from another process: a number that says whether the task had
-//! its output, the function's result, and what it has written.
+//! A task's result goes through bytes, because it may come from another process: a number that says whether the task had its
+//! output, the function's result, and the bytes that it has written.
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
@@ -26,7 +26,7 @@ pub struct bp_snapshot_task {
     pub handle: u64,
 }
 
-/// Where a task writes what it returns: see bp_snapshot_write(). It is closed when the task's function returns.
+/// The output of a task: see bp_snapshot_write(). It is closed when the task's function returns.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bp_snapshot_output {
@@ -34,8 +34,8 @@ pub struct bp_snapshot_output {
     pub handle: u64,
 }
 
-/// A task's function. `argument` is what the program passed; the memory as it was is in `view`. What the function returns is
-/// the `status` of the task's result. It must return: neither longjmp() nor a C++ exception may leave it.
+/// A task's function. `argument` is the value that the program passed, and `view` is the memory as it was. The function's return
+/// value is the `status` of the task's result. It must return: neither longjmp() nor a C++ exception may leave it.
 pub type bp_snapshot_work = Option<
     unsafe extern "C-unwind" fn(
         argument: *mut c_void,
@@ -44,21 +44,21 @@ pub type bp_snapshot_work = Option<
     ) -> c_int,
 >;
 
-/// What a task returned.
+/// The result of a task.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bp_snapshot_result {
-    /// What it has written. It is there until the task is closed.
+    /// The bytes that it has written. They exist until the task is closed.
     pub data: *const u8,
-    /// How many bytes there are.
+    /// Number of bytes.
     pub len: usize,
-    /// What its function returned.
+    /// The return value of its function.
     pub status: i32,
-    /// 0.
+    /// Always 0.
     pub reserved: u32,
 }
 
-/// A task and how it ended, once it has been joined.
+/// A task, with its result once it has been joined.
 struct Running {
     info: bp_snapshot_info,
     state: Mutex<State>,
@@ -82,7 +82,7 @@ const HEADER: usize = 8;
 const DONE: u8 = 0;
 const NO_OUTPUT: u8 = 1;
 
-/// A function of the program's and what it is passed.
+/// A function of the program, with its argument.
 #[derive(Clone, Copy)]
 struct Work {
     function: unsafe extern "C-unwind" fn(*mut c_void, *const bp_snapshot_view, bp_snapshot_output) -> c_int,
@@ -90,7 +90,7 @@ struct Work {
     home: *const u8,
 }
 
-// SAFETY: the program promises that the function can have its argument in any thread.
+// SAFETY: the program guarantees that the function can have its argument in any thread.
 unsafe impl Send for Work {}
 
 impl Work {
@@ -102,10 +102,10 @@ impl Work {
         };
         let bytes = view.bytes();
         let seen = bp_snapshot_view { data: bytes.as_ptr(), len: bytes.len(), home: self.home };
-        // SAFETY: as the caller of `bp_snapshot_spawn` promised.
+        // SAFETY: guaranteed by the caller of `bp_snapshot_spawn`.
         let status =
             unsafe { (self.function)(self.argument, &raw const seen, bp_snapshot_output { handle }) };
-        // It was broken, if at all, by a failure that has been reported.
+        // If it was broken, the failure has been reported.
         let mut returned = OUTPUTS.remove_in_turn(handle).unwrap_or(header);
         returned[0] = DONE;
         returned[4..HEADER].copy_from_slice(&status.to_ne_bytes());
@@ -114,8 +114,8 @@ impl Work {
 }
 
 /// Takes a snapshot and runs `work` on it: in a child process if the memory was created with BP_SNAPSHOT_IN_CHILD or has the
-/// engine fork, in a thread otherwise. So the function must not rely on threads or locks of the program. A
-/// heap has no tasks in threads.
+/// engine fork, and otherwise in a thread. So the function must not rely on threads or locks of the program. A heap does not
+/// support tasks in threads.
 ///
 /// # Safety
 /// `work` is NULL or a function that may be called with `argument` in any thread; `spawned` is writable or NULL.
@@ -126,14 +126,14 @@ pub unsafe extern "C" fn bp_snapshot_spawn(
     argument: *mut c_void,
     spawned: *mut bp_snapshot_task,
 ) -> c_int {
-    // SAFETY: as the caller promised.
+    // SAFETY: guaranteed by the caller.
     answer(|| unsafe { spawn(memory, work, argument, spawned, false) })
 }
 
 /// Takes a snapshot and runs `work` on it in a child process. The child sees the memory at its own address, so data with
-/// pointers can be read there, and has a copy of all else that the program has. It has one thread. So it must not wait for a
-/// lock that another thread may have held. In it, no handle of the program works, except the memory's for the functions of
-/// heaps: it can allocate from what is free.
+/// pointers can be read there, and has a copy of everything else in the program. It has one thread, so it must not wait for a
+/// lock that another thread may have held. No handle of the program works in it, except that of the memory for the functions of
+/// heaps: it can allocate from free memory.
 ///
 /// # Safety
 /// `work` is NULL or a function that may be called with `argument`; `spawned` is writable or NULL.
@@ -144,12 +144,12 @@ pub unsafe extern "C" fn bp_snapshot_spawn_in_child(
     argument: *mut c_void,
     spawned: *mut bp_snapshot_task,
 ) -> c_int {
-    // SAFETY: as the caller promised.
+    // SAFETY: guaranteed by the caller.
     answer(|| unsafe { spawn(memory, work, argument, spawned, true) })
 }
 
 /// # Safety
-/// As the functions above.
+/// The same as for the functions above.
 unsafe fn spawn(
     memory: bp_snapshot_memory,
     work: bp_snapshot_work,
@@ -163,7 +163,7 @@ unsafe fn spawn(
     }
     let store = store(memory)?;
     let work = Work { function, argument, home: store.base().as_ptr() };
-    // Only a child keeps the memory: a thread's task goes on without it.
+    // Only a child keeps the memory. A thread's task continues without it.
     let in_child = in_child || store.runs_in_child();
     let own = in_child.then(|| (memory.handle, store.clone()));
     let run = move |view: &View<'_>| {
@@ -184,12 +184,12 @@ unsafe fn spawn(
     let info = bp_snapshot_info { epoch: task.epoch(), pause_ns: task.pause().as_nanos() as u64 };
     let running = Running { info, state: Mutex::new(State::Running(Some(task))) };
     let handle = TASKS.insert(Arc::new(running)).map_err(Refusal::full)?;
-    // SAFETY: as the caller promised.
+    // SAFETY: guaranteed by the caller.
     unsafe { place.write_unaligned(bp_snapshot_task { handle }) };
     Ok(BP_SNAPSHOT_OK)
 }
 
-/// Adds to what a task returns. Only the task's function can do so, in its own process.
+/// Appends to the result of a task. Only the task's function can do so, in its own process.
 ///
 /// # Safety
 /// `len` bytes at `data` are readable, or `data` is NULL.
@@ -210,7 +210,7 @@ pub unsafe extern "C" fn bp_snapshot_write(
         if isize::try_from(len).is_err() || written.try_reserve(len).is_err() {
             return Err(Refusal::no_memory(format!("{len} bytes more of a task's output")));
         }
-        // SAFETY: as the caller promised.
+        // SAFETY: guaranteed by the caller.
         written.extend_from_slice(unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len) });
         Ok(BP_SNAPSHOT_OK)
     })
@@ -220,7 +220,7 @@ fn running(task: bp_snapshot_task) -> Result<Arc<Running>, Bad> {
     Ok(TASKS.enter_in_turn(task.handle)?.clone())
 }
 
-/// Whether a task has ended. BP_SNAPSHOT_NOT_YET: it has not. BP_SNAPSHOT_OK: it has, so bp_snapshot_join() does not wait.
+/// Tells whether a task has ended. BP_SNAPSHOT_NOT_YET: it has not. BP_SNAPSHOT_OK: it has, so bp_snapshot_join() does not wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_snapshot_poll(task: bp_snapshot_task) -> c_int {
     answer(|| {
@@ -228,7 +228,7 @@ pub extern "C" fn bp_snapshot_poll(task: bp_snapshot_task) -> c_int {
         let state = match running.state.try_lock() {
             Ok(state) => state,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // Another thread waits for it.
+            // Another thread waits for the task.
             Err(TryLockError::WouldBlock) => return Ok(BP_SNAPSHOT_NOT_YET),
         };
         match &*state {
@@ -238,11 +238,11 @@ pub extern "C" fn bp_snapshot_poll(task: bp_snapshot_task) -> c_int {
     })
 }
 
-/// Waits for a task and gives what it returned. It can be called again, and by several threads. `size` is sizeof the structure.
-/// BP_SNAPSHOT_ERROR_INCOMPLETE, BP_SNAPSHOT_ERROR_TASK: what it returned cannot be had, and `result` stays as it is.
+/// Waits for a task and gives its result. It can be called again, and by several threads. `size` is sizeof the structure.
+/// BP_SNAPSHOT_ERROR_INCOMPLETE, BP_SNAPSHOT_ERROR_TASK: the result is lost, and `result` stays unchanged.
 ///
 /// # Safety
-/// `result` is writable, as many bytes as `size` says, or NULL.
+/// `result` has `size` writable bytes, or is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_snapshot_join(
     task: bp_snapshot_task,
@@ -271,17 +271,17 @@ pub unsafe extern "C" fn bp_snapshot_join(
         }
         let status = i32::from_ne_bytes([header[4], header[5], header[6], header[7]]);
         let now = bp_snapshot_result { data: data.as_ptr(), len: data.len(), status, reserved: 0 };
-        // SAFETY: as the caller promised; the structure has no gaps.
+        // SAFETY: guaranteed by the caller; the structure has no gaps.
         unsafe { output::sized(&now, result, size) };
         Ok(BP_SNAPSHOT_OK)
     })
 }
 
-/// The number of a task's snapshot, and how long writers stood still for it: with a child, also for its fork(). `size` is sizeof
-/// the structure.
+/// Gives the number of a task's snapshot, and the time for which it stopped writers: with a child, including its fork(). `size`
+/// is sizeof the structure.
 ///
 /// # Safety
-/// `info` is writable, as many bytes as `size` says, or NULL.
+/// `info` has `size` writable bytes, or is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bp_snapshot_get_task_info(
     task: bp_snapshot_task,
@@ -293,13 +293,13 @@ pub unsafe extern "C" fn bp_snapshot_get_task_info(
             return Err(Refusal::null("no place for what the task's snapshot is"));
         }
         let running = running(task)?;
-        // SAFETY: as the caller promised; the structure has no gaps.
+        // SAFETY: guaranteed by the caller; the structure has no gaps.
         unsafe { output::sized(&running.info, info, size) };
         Ok(BP_SNAPSHOT_OK)
     })
 }
 
-/// Closes a task, and waits for nothing: a task that has not ended goes on. What it returned is gone.
+/// Closes a task without waiting: a task that has not ended continues. Its result is freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn bp_snapshot_close_task(task: bp_snapshot_task) -> c_int {
     answer(|| {
@@ -308,7 +308,7 @@ pub extern "C" fn bp_snapshot_close_task(task: bp_snapshot_task) -> c_int {
     })
 }
 
-/// Takes all outputs that there can be.
+/// Takes the maximum number of outputs.
 #[cfg(test)]
 pub(crate) fn fill_outputs() -> Vec<u64> {
     std::iter::from_fn(|| OUTPUTS.insert(Vec::new()).ok()).collect()

@@ -1,4 +1,4 @@
-//! What C cannot show: panics, seals, and tables that are full.
+//! Tests that C programs cannot contain: panics, seals, and full tables.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
@@ -8,7 +8,7 @@ use crate::code::{answer, in_c};
 use crate::seal::seal;
 use crate::*;
 
-/// Tests that fork hold this, and tests that panic: a child cannot get a lock that another thread held at the fork.
+/// Tests that fork, and tests that panic, hold this, because a child cannot get a lock that another thread held at the fork.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 #[test]
@@ -51,7 +51,7 @@ fn memory() -> bp_snapshot_memory {
         reserved: 0,
     };
     let mut memory = bp_snapshot_memory { handle: 0 };
-    // SAFETY: both are there.
+    // SAFETY: both pointers point to live objects.
     assert_eq!(unsafe { bp_snapshot_create(&raw const options, &raw mut memory) }, 0);
     memory
 }
@@ -74,7 +74,7 @@ fn spawn(memory: bp_snapshot_memory) -> bp_snapshot_task {
 
 fn join(task: bp_snapshot_task) -> (c_int, i32) {
     let mut result = bp_snapshot_result { data: ptr::null(), len: 0, status: -1, reserved: 0 };
-    // SAFETY: it is as large as told.
+    // SAFETY: the result has this size.
     let code = unsafe { bp_snapshot_join(task, &raw mut result, size_of::<bp_snapshot_result>()) };
     (code, result.status)
 }

@@ -1,5 +1,5 @@
-//! The C interface from C and C++: the header is the one in the repository, compiles as both, the examples work, and what a
-//! program does wrong is an error and no access to memory.
+//! The C interface from C and C++. The header is the one in the repository, and compiles as both. The examples work. A misuse by
+//! a program is an error, not an access to memory.
 
 use std::process::{Command, Output};
 
@@ -8,10 +8,10 @@ use bedplate_vm::{Captured, File, Job, Kernel, Machine, Series};
 
 const C: Interface = bedplate_c_tests::interface!("snapshot", "gnu11");
 
-/// What the examples return where the engine that they need does not work.
+/// The exit code of an example whose engine does not work here.
 const UNAVAILABLE: i32 = 3;
 
-/// Says why something is skipped: what a program has said.
+/// Prints why something is skipped: the output of a program.
 fn skipped(output: &Output) {
     let said = [&output.stdout[..], &output.stderr].concat();
     println!("skipped: {}", String::from_utf8_lossy(&said).trim());
@@ -22,7 +22,7 @@ fn the_header_is_up_to_date() {
     C.check_header();
 }
 
-/// Everything that the header has is in the manual, and nothing else.
+/// The manual lists exactly the contents of the header.
 #[test]
 fn the_manual_has_all_functions() {
     assert_eq!(C.check_manual(30), [""; 0]);
@@ -42,7 +42,7 @@ fn the_header_is_cpp_too() {
     C.check_cpp(source, &["c++11", "c++17"]);
 }
 
-/// A program needs nothing of C but its standard of 1999.
+/// A program needs only the C standard of 1999.
 #[test]
 fn the_header_is_strict_c() {
     let folder = C.folder();
@@ -96,7 +96,7 @@ fn containers_of_cpp_are_read_in_a_child() {
     assert!(output.status.success(), "{}", text(&output));
 }
 
-/// `pkg-config` says how to link with either library, once they are installed.
+/// After installation, `pkg-config` has the flags to link with either library.
 #[test]
 fn the_static_library_is_complete() {
     let folder = C.folder();
@@ -158,7 +158,7 @@ fn an_exception_ends_the_child_only() {
     assert!(output.status.success(), "{}", text(&output));
 }
 
-/// The engine ring0, in a virtual machine that has what it needs.
+/// The engine ring0, in a virtual machine that supports it.
 #[test]
 fn tasks_run_in_ring_0() {
     let folder = C.folder();

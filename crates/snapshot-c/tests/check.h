@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What the tests in C share. Each is run with the name of an engine, or "auto". It prints what is wrong, and fails; it returns
- * 3 if the engine does not work here.
+ * The common parts of the tests in C. Each test runs with the name of an engine, or "auto". It prints each failed check, and then
+ * fails. It returns 3 if the engine does not work here.
  */
 #ifndef CHECK_H
 #define CHECK_H
@@ -25,7 +25,7 @@
 #define MIB ((size_t)1 << 20)
 
 static enum bp_snapshot_engine engine;
-/* What the memories of this run have. */
+/* The properties of the memories of this run. */
 static enum bp_snapshot_engine chosen;
 
 static struct bp_snapshot_options options_of(size_t bytes, uint32_t flags)
@@ -80,7 +80,7 @@ static inline int returns_at_once(void *argument, const struct bp_snapshot_view 
 	return 0;
 }
 
-/* Chooses the engine by the program's argument. Returns 0, or what main() returns. */
+/* Chooses the engine by the program's argument. Returns 0, or the value that main() must return. */
 static int begin(int argc, char **argv)
 {
 	static const char *names[] = {"auto", "remap", "uffd", "fork", "ring0"};

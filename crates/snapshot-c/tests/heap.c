@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Heaps: blocks, and what is none. */
+/* Heaps: blocks, and pointers that are not blocks. */
 #include "check.h"
 
 struct list {
@@ -19,7 +19,7 @@ static int walks(void *argument, const struct bp_snapshot_view *view, struct bp_
 	for (at = argument; at; at = at->next)
 		sum += at->number;
 	failures = 0;
-	/* It can allocate from what is free, in its own memory only. */
+	/* The task can allocate from free memory, in its own memory only. */
 	IS(bp_snapshot_allocate(heap, 100, 0, &block), BP_SNAPSHOT_OK);
 	memset(block, 1, 100);
 	IS(bp_snapshot_resize(heap, block, 200, &block), BP_SNAPSHOT_OK);
@@ -65,7 +65,7 @@ static void blocks(void)
 	IS(bp_snapshot_resize(plain, NULL, 1, &block), BP_SNAPSHOT_ERROR_NOT_A_HEAP);
 	IS(bp_snapshot_free(plain, NULL), BP_SNAPSHOT_ERROR_NOT_A_HEAP);
 	IS(bp_snapshot_grow(heap, 1, NULL), BP_SNAPSHOT_ERROR_A_HEAP);
-	/* A task in a thread would find pointers to what is there now. */
+	/* A task in a thread would follow pointers to the current content. */
 	if (has_snapshots())
 		IS(bp_snapshot_spawn(heap, walks, NULL, &task), BP_SNAPSHOT_ERROR_A_HEAP);
 	IS(bp_snapshot_allocate(heap, 1, 0, NULL), BP_SNAPSHOT_ERROR_NULL);
@@ -81,7 +81,7 @@ static void blocks(void)
 	IS(bp_snapshot_allocate_zeroed(heap, SIZE_MAX - 8, 8, &block), BP_SNAPSHOT_ERROR_NO_ROOM);
 	HOLDS(block == untouched);
 
-	/* Every alignment, kept by every size. */
+	/* Every alignment works with every size. */
 	for (alignment = 1; alignment <= largest; alignment *= 2) {
 		IS(bp_snapshot_allocate(heap, 100, alignment, &block), BP_SNAPSHOT_OK);
 		HOLDS((uintptr_t)block % alignment == 0 && (uintptr_t)block % 16 == 0);
@@ -93,7 +93,7 @@ static void blocks(void)
 		HOLDS((uintptr_t)block % alignment == 0 && all_are(block, 10, 6));
 		IS(bp_snapshot_free(heap, block), BP_SNAPSHOT_OK);
 	}
-	/* Blocks of nothing are blocks. */
+	/* Blocks of 0 bytes are blocks. */
 	IS(bp_snapshot_allocate(heap, 0, 0, &block), BP_SNAPSHOT_OK);
 	IS(bp_snapshot_allocate(heap, 0, 0, &moved), BP_SNAPSHOT_OK);
 	HOLDS(block && moved && block != moved);
@@ -102,14 +102,14 @@ static void blocks(void)
 	IS(bp_snapshot_resize(heap, block, 0, &block), BP_SNAPSHOT_OK);
 	IS(bp_snapshot_free(heap, block), BP_SNAPSHOT_OK);
 	IS(bp_snapshot_free(heap, moved), BP_SNAPSHOT_OK);
-	/* Zeros, where something else was. */
+	/* The block has zeros where other content was before. */
 	IS(bp_snapshot_allocate(heap, 5000, 64, &block), BP_SNAPSHOT_OK);
 	memset(block, 9, 5000);
 	IS(bp_snapshot_free(heap, block), BP_SNAPSHOT_OK);
 	IS(bp_snapshot_allocate_zeroed(heap, 5000, 64, &block), BP_SNAPSHOT_OK);
 	HOLDS(all_are(block, 5000, 0));
 
-	/* What is no block of this heap. */
+	/* These pointers are not blocks of this heap. */
 	info = info_of(heap);
 	IS(bp_snapshot_free(heap, &info), BP_SNAPSHOT_ERROR_BLOCK);
 	IS(bp_snapshot_free(heap, (void *)16), BP_SNAPSHOT_ERROR_BLOCK);
@@ -126,22 +126,22 @@ static void blocks(void)
 	moved = untouched;
 	IS(bp_snapshot_resize(heap, (uint8_t *)block + 16, 10, &moved), BP_SNAPSHOT_ERROR_BLOCK);
 	IS(bp_snapshot_resize(other_heap, block, 10, &moved), BP_SNAPSHOT_ERROR_BLOCK);
-	/* A copy of a block is none. */
+	/* A copy of a block is not a block. */
 	bytes = block;
 	memcpy(bytes + 1024 - 16, bytes - 16, 16);
 	IS(bp_snapshot_free(heap, bytes + 1024), BP_SNAPSHOT_ERROR_BLOCK);
-	/* Something has written in front of it. */
+	/* The bytes in front of it are overwritten. */
 	memcpy(&header, bytes - 16, 8);
 	bytes[-16] ^= 1;
 	IS(bp_snapshot_free(heap, block), BP_SNAPSHOT_ERROR_BLOCK);
 	IS(bp_snapshot_resize(heap, block, 10, &moved), BP_SNAPSHOT_ERROR_BLOCK);
 	memcpy(bytes - 16, &header, 8);
-	/* What does not fit leaves it as it is. */
+	/* A resize that does not fit leaves the block unchanged. */
 	memset(block, 3, 5000);
 	IS(bp_snapshot_resize(heap, block, 20 * MIB, &moved), BP_SNAPSHOT_ERROR_NO_ROOM);
 	IS(bp_snapshot_resize(heap, block, SIZE_MAX, &moved), BP_SNAPSHOT_ERROR_NO_ROOM);
 	HOLDS(moved == untouched && all_are(block, 5000, 3));
-	/* Once it has moved it is not where it was. */
+	/* After a move, the old address is not a block. */
 	old = block;
 	IS(bp_snapshot_allocate(heap, 10, 0, &many[0]), BP_SNAPSHOT_OK);
 	IS(bp_snapshot_resize(heap, block, MIB, &block), BP_SNAPSHOT_OK);
@@ -153,7 +153,7 @@ static void blocks(void)
 	IS(bp_snapshot_free(heap, block), BP_SNAPSHOT_ERROR_BLOCK);
 	IS(bp_snapshot_resize(heap, block, 10, &block), BP_SNAPSHOT_ERROR_BLOCK);
 
-	/* Until it is full, twice: freed blocks are used again. */
+	/* The heap is filled twice, because freed blocks are used again. */
 	for (i = 0; i < 2; i++) {
 		int code = BP_SNAPSHOT_OK;
 
@@ -165,7 +165,7 @@ static void blocks(void)
 			IS(bp_snapshot_free(heap, many[count - 1]), BP_SNAPSHOT_OK);
 	}
 
-	/* A list with pointers is read in a child. */
+	/* A child reads a list with pointers. */
 	for (i = 0; i < 1000; i++) {
 		IS(bp_snapshot_resize(heap, NULL, sizeof *list, &block), BP_SNAPSHOT_OK);
 		*(struct list *)block = (struct list){list, i};
@@ -192,7 +192,7 @@ static void blocks(void)
 	IS(bp_snapshot_join(task, &result, sizeof result), BP_SNAPSHOT_OK);
 	IS(bp_snapshot_close_task(task), BP_SNAPSHOT_OK);
 
-	/* Threads that free the same block: one of them does. */
+	/* If threads free the same block, one of them succeeds. */
 	for (i = 0; i < 50; i++) {
 		pthread_t threads[3];
 		int thread;
@@ -205,7 +205,7 @@ static void blocks(void)
 			pthread_join(threads[thread], NULL);
 		HOLDS(freed == 1);
 	}
-	/* Flat data of a heap is read in a snapshot. */
+	/* A snapshot reads flat data of a heap. */
 	if (has_snapshots()) {
 		struct bp_snapshot snapshot;
 		struct bp_snapshot_view view;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Memories, handles and options, and every way to use them wrongly that the library promises to find out. */
+/* Memories, handles and options, and every misuse of them that the library promises to detect. */
 #include "check.h"
 
 static void options_are_checked(void)
@@ -36,7 +36,7 @@ static void options_are_checked(void)
 	IS(bp_snapshot_create(&bad, &memory), BP_SNAPSHOT_ERROR_INVALID);
 	bad = options, bad.flags = BP_SNAPSHOT_NOT_AHEAD, bad.ahead = 1;
 	IS(bp_snapshot_create(&bad, &memory), BP_SNAPSHOT_ERROR_INVALID);
-	/* An engine that has fewer at once is not chosen. */
+	/* An engine that supports fewer snapshots at once is not chosen. */
 	bad = options, bad.snapshots_at_once = 17, bad.engine = BP_SNAPSHOT_ENGINE_UFFD;
 	IS(bp_snapshot_create(&bad, &memory), BP_SNAPSHOT_ERROR_UNAVAILABLE);
 	bad = options, bad.flags = BP_SNAPSHOT_TRACK_CHANGES, bad.engine = BP_SNAPSHOT_ENGINE_FORK;
@@ -62,7 +62,7 @@ static void options_are_checked(void)
 	memory = created(4 * MIB, 0, BP_SNAPSHOT_HUGE_PAGES | BP_SNAPSHOT_IN_CHILD | BP_SNAPSHOT_NOT_AHEAD);
 	HOLDS(info_of(memory).flags == (BP_SNAPSHOT_HUGE_PAGES | BP_SNAPSHOT_IN_CHILD | BP_SNAPSHOT_NOT_AHEAD));
 	IS(bp_snapshot_destroy(memory), BP_SNAPSHOT_OK);
-	/* What is asked for makes the engine. */
+	/* The request determines the engine. */
 	options.snapshots_at_once = 17;
 	if (engine == BP_SNAPSHOT_ENGINE_AUTO) {
 		IS(bp_snapshot_create(&options, &memory), BP_SNAPSHOT_OK);
@@ -73,7 +73,7 @@ static void options_are_checked(void)
 	}
 }
 
-/* No function takes a handle that is none, is of another kind or of the past. */
+/* No function accepts a handle that was never given out, is of another kind, or was closed. */
 static void handles_are_checked(struct bp_snapshot_memory memory, struct bp_snapshot snapshot,
 				struct bp_snapshot_task task, int wanted)
 {
@@ -117,7 +117,7 @@ static void handles_are_checked(struct bp_snapshot_memory memory, struct bp_snap
 	IS(bp_snapshot_get_task_info(task, &info, sizeof info), wanted);
 	IS(bp_snapshot_close_task(task), wanted);
 	IS(bp_snapshot_write(output, "x", 1), BP_SNAPSHOT_ERROR_HANDLE);
-	/* Nothing was touched. */
+	/* The calls have changed nothing. */
 	HOLDS(other.handle == 7 && new_task.handle == 7 && block == &view);
 }
 
@@ -138,7 +138,7 @@ static void handles(void)
 	IS(bp_snapshot_join(task, &result, sizeof result), BP_SNAPSHOT_OK);
 	if (has_snapshots())
 		IS(bp_snapshot_take(memory, &snapshot), BP_SNAPSHOT_OK);
-	/* Those of another kind, and those that are not there yet. */
+	/* These handles are of another kind, or do not exist yet. */
 	none.handle = task.handle, no_snapshot.handle = memory.handle, no_task.handle = memory.handle;
 	handles_are_checked(none, no_snapshot, no_task, BP_SNAPSHOT_ERROR_HANDLE);
 	none.handle = memory.handle + 1, no_snapshot.handle = snapshot.handle + 1, no_task.handle = task.handle + 1;
@@ -166,7 +166,7 @@ static void memories(void)
 	HOLDS(info.base != NULL && info.len == MIB && info.engine == chosen && info.flags == 0);
 	HOLDS(all_are(info.base, info.len, 0));
 	IS(bp_snapshot_get_memory_info(memory, NULL, sizeof info), BP_SNAPSHOT_ERROR_NULL);
-	/* A program that was compiled for a shorter structure. */
+	/* A program was compiled with a shorter structure. */
 	memset(&less, 7, sizeof less);
 	IS(bp_snapshot_get_memory_info(memory, &less, sizeof less.base), BP_SNAPSHOT_OK);
 	HOLDS(less.base == info.base && all_are((uint8_t *)&less.len, sizeof less.len, 7));
@@ -224,7 +224,7 @@ static void errors_are_of_threads(void)
 	HOLDS(strcmp(bp_snapshot_strerror(0), "done") == 0);
 }
 
-/* A child of the program's own fork() has none of its handles, and can make its own. */
+/* A child of the program's own fork() cannot use the program's handles, but can make its own. */
 static void forks(void)
 {
 	struct bp_snapshot_memory memory = created(MIB, 0, 0), mine;
@@ -267,7 +267,7 @@ static void forks(void)
 	IS(bp_snapshot_destroy(memory), BP_SNAPSHOT_OK);
 }
 
-/* As many handles as there can be, and one more. */
+/* The maximum number of handles, and one more. */
 static void too_many_handles(void)
 {
 	enum { MOST = 65536 };

@@ -42,7 +42,7 @@ int main(int argc, char **argv)
 		HOLDS(result.status == 1 && result.len == 4 && memcmp(result.data, "seen", 4) == 0);
 		IS(bp_snapshot_close_task(task), BP_SNAPSHOT_OK);
 	}
-	/* What it does not have. */
+	/* The engine does not support these. */
 	IS(bp_snapshot_spawn_in_child(memory, finds_old_content, &base, &task), BP_SNAPSHOT_ERROR_UNAVAILABLE);
 	IS(bp_snapshot_take(memory, &snapshot), BP_SNAPSHOT_ERROR_UNAVAILABLE);
 	IS(bp_snapshot_destroy(memory), BP_SNAPSHOT_OK);

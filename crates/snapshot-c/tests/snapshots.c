@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Snapshots that threads read, and what changed between two of them. */
+/* Snapshots that threads read, and the changes between two of them. */
 #include "check.h"
 
 static void snapshots(void)
@@ -27,7 +27,7 @@ static void snapshots(void)
 	IS(bp_snapshot_get_view(snapshot, &view, sizeof view), BP_SNAPSHOT_OK);
 	HOLDS(view.len == MIB && view.home == info.base && view.data != info.base && all_are(view.data, view.len, 1));
 
-	/* What the owner had at an address of its own. */
+	/* The owner's content at one of its addresses. */
 	HOLDS(bp_snapshot_bytes_at(&view, info.base, view.len) == view.data);
 	HOLDS(bp_snapshot_bytes_at(&view, info.base + 5, view.len - 5) == view.data + 5);
 	HOLDS(bp_snapshot_bytes_at(&view, info.base + view.len, 0) == view.data + view.len);
@@ -58,7 +58,7 @@ static void snapshots(void)
 	IS(bp_snapshot_check(other), BP_SNAPSHOT_OK);
 	IS(bp_snapshot_release(other), BP_SNAPSHOT_OK);
 
-	/* As many as there can be, and one more. */
+	/* The maximum number of snapshots, and one more. */
 	for (i = 0; i < most; i++) {
 		memset(info.base, (int)i + 10, info.len);
 		IS(bp_snapshot_take(memory, &many[i]), BP_SNAPSHOT_OK);
@@ -114,12 +114,12 @@ static void changes(void)
 	IS(bp_snapshot_changed_since(second, &bookmark, 0, NULL, 10, &count), BP_SNAPSHOT_ERROR_NULL);
 	IS(bp_snapshot_changed_since(second, &bookmark, 0, ranges, 10, NULL), BP_SNAPSHOT_ERROR_NULL);
 	IS(bp_snapshot_changed_since(second, &bookmark, 0, ranges, 0, &count), BP_SNAPSHOT_ERROR_INVALID);
-	/* All at once: five pages, and what the memory has grown by. */
+	/* All ranges at once: five pages, and the part by which the memory has grown. */
 	IS(bp_snapshot_changed_since(second, &bookmark, 0, all, 10, &total), BP_SNAPSHOT_OK);
 	HOLDS(total == 6 && all[5].start == PAGES * PAGE && all[5].end == (PAGES + 3) * PAGE);
 	for (i = 0; i < 5; i++)
 		HOLDS(all[i].start <= i * 200 * PAGE && all[i].end > i * 200 * PAGE);
-	/* Two at a time. */
+	/* Two ranges at a time. */
 	i = 0;
 	do {
 		code = bp_snapshot_changed_since(second, &bookmark, from, ranges, 2, &count);
@@ -131,7 +131,7 @@ static void changes(void)
 	IS(bp_snapshot_changed_since(second, &bookmark, SIZE_MAX, ranges, 10, &count), BP_SNAPSHOT_OK);
 	HOLDS(count == 0);
 
-	/* Nothing has changed since this very moment; a later moment is not an earlier one. */
+	/* Nothing has changed since this very moment, and a later moment is not an earlier one. */
 	IS(bp_snapshot_get_bookmark(second, &later), BP_SNAPSHOT_OK);
 	IS(bp_snapshot_changed_since(second, &later, 0, ranges, 10, &count), BP_SNAPSHOT_OK);
 	HOLDS(count == 0);
@@ -139,7 +139,7 @@ static void changes(void)
 	IS(bp_snapshot_get_bookmark(first, &later), BP_SNAPSHOT_OK);
 	IS(bp_snapshot_changed_since(second, &later, 0, ranges, 10, &count), BP_SNAPSHOT_ERROR_NOT_EARLIER);
 
-	/* Whatever a program takes for a bookmark. */
+	/* These values are not bookmarks. */
 	memset(&forged, 0, sizeof forged);
 	IS(bp_snapshot_changed_since(second, &forged, 0, ranges, 10, &count), BP_SNAPSHOT_ERROR_BOOKMARK);
 	memset(&forged, 0xff, sizeof forged);
@@ -156,7 +156,7 @@ static void changes(void)
 static struct bp_snapshot shared;
 static int cloned;
 
-/* Reads with a handle of its own, and tries to release the one that all have. */
+/* Reads with a handle of its own, and tries to release the shared one. */
 static void *reads(void *unused)
 {
 	struct bp_snapshot_view view;
@@ -170,7 +170,7 @@ static void *reads(void *unused)
 		HOLDS(all_are(view.data, view.len, 1));
 		IS(bp_snapshot_check(own), BP_SNAPSHOT_OK);
 	}
-	/* Once all have their own. */
+	/* This happens after all threads have their own handles. */
 	if (__atomic_load_n(&cloned, __ATOMIC_ACQUIRE) == 4) {
 		code = bp_snapshot_release(shared);
 		HOLDS(code == BP_SNAPSHOT_OK || code == BP_SNAPSHOT_ERROR_CLOSED);

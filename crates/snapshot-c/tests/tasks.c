@@ -2,7 +2,7 @@
 /* Tasks, in children and in threads. */
 #include "check.h"
 
-/* What a task is told, and what it finds. */
+/* The argument of a task, and its results. */
 struct order {
 	struct bp_snapshot_memory memory;
 	struct bp_snapshot snapshot;
@@ -30,7 +30,7 @@ static int looks(void *argument, const struct bp_snapshot_view *view, struct bp_
 	many = malloc(order->len + 1);
 	for (i = 0; i < order->len; i++)
 		many[i] = (uint8_t)(i / 3);
-	/* In two parts. */
+	/* The output is written in two parts. */
 	if (bp_snapshot_write(output, many, order->len / 2) ||
 	    bp_snapshot_write(output, many + order->len / 2, order->len - order->len / 2))
 		return -3;
@@ -60,7 +60,7 @@ static int looks_at_handles(void *argument, const struct bp_snapshot_view *view,
 
 	(void)output;
 	failures = 0;
-	/* Where its own memory is. */
+	/* The address of its own memory. */
 	IS(bp_snapshot_get_memory_info(order->memory, &info, sizeof info), BP_SNAPSHOT_OK);
 	HOLDS(info.base == view->data && info.len == view->len);
 	IS(bp_snapshot_take(order->memory, &another), BP_SNAPSHOT_ERROR_FORKED);
@@ -132,7 +132,7 @@ static void tasks(void)
 	IS(bp_snapshot_spawn(memory, looks, NULL, NULL), BP_SNAPSHOT_ERROR_NULL);
 	HOLDS(second.handle == 7);
 
-	/* In a child: what it returns may be more than a pipe has room for. */
+	/* A child's output may exceed the capacity of a pipe. */
 	order.expected = 1, order.len = 3 * MIB + 1, order.at_home = 1, order.status = 42;
 	IS(bp_snapshot_spawn_in_child(memory, looks, &order, &task), BP_SNAPSHOT_OK);
 	memset(info.base, 2, info.len);
@@ -143,13 +143,13 @@ static void tasks(void)
 	IS(bp_snapshot_get_task_info(task, NULL, sizeof about), BP_SNAPSHOT_ERROR_NULL);
 	IS(bp_snapshot_get_task_info(task, &about, sizeof about), BP_SNAPSHOT_OK);
 	HOLDS(about.epoch > 0 && about.pause_ns > 0);
-	/* Once more: the same bytes, in the same place. */
+	/* A second call gives the same bytes at the same address. */
 	IS(bp_snapshot_join(task, &kept, sizeof kept), BP_SNAPSHOT_OK);
 	HOLDS(memcmp(&result, &kept, sizeof kept) == 0);
 	IS(bp_snapshot_poll(task), BP_SNAPSHOT_OK);
 	IS(bp_snapshot_close_task(task), BP_SNAPSHOT_OK);
 
-	/* As the memory was created. Nothing in an output that is closed. */
+	/* The task runs in the default way of the memory. A closed output accepts nothing. */
 	order.expected = 2, order.len = 10, order.status = 0, order.at_home = !has_snapshots();
 	old_output.handle = 0;
 	IS(bp_snapshot_spawn(memory, looks, &order, &task), BP_SNAPSHOT_OK);
@@ -171,7 +171,7 @@ static void tasks(void)
 	order.memory = memory;
 	if (has_snapshots())
 		IS(bp_snapshot_take(memory, &order.snapshot), BP_SNAPSHOT_OK);
-	/* remap's is in the way of no child. */
+	/* A snapshot of remap does not disturb a child. */
 	fflush(stdout);
 	IS(bp_snapshot_spawn_in_child(memory, looks_at_handles, &order, &task), BP_SNAPSHOT_OK);
 	IS(bp_snapshot_join(task, &result, sizeof result), BP_SNAPSHOT_OK);
@@ -187,7 +187,7 @@ static void tasks(void)
 	HOLDS(result.status == 0 && result.len == 0);
 	IS(bp_snapshot_close_task(task), BP_SNAPSHOT_OK);
 
-	/* Tasks that do not end well. */
+	/* Tasks that do not end normally. */
 	kept = result;
 	IS(bp_snapshot_spawn_in_child(memory, is_killed, NULL, &task), BP_SNAPSHOT_OK);
 	IS(bp_snapshot_join(task, &result, sizeof result), BP_SNAPSHOT_ERROR_TASK);
@@ -198,7 +198,7 @@ static void tasks(void)
 	IS(bp_snapshot_join(task, &result, sizeof result), BP_SNAPSHOT_ERROR_TASK);
 	HOLDS(strstr(bp_snapshot_error(), "status 7") != NULL);
 	IS(bp_snapshot_close_task(task), BP_SNAPSHOT_OK);
-	/* One that nobody waits for. */
+	/* A task for which no thread waits. */
 	IS(bp_snapshot_spawn_in_child(memory, returns_at_once, NULL, &task), BP_SNAPSHOT_OK);
 	IS(bp_snapshot_close_task(task), BP_SNAPSHOT_OK);
 	IS(bp_snapshot_join(task, &result, sizeof result), BP_SNAPSHOT_ERROR_CLOSED);

@@ -1,10 +1,10 @@
-//! Which of the program's mappings are in the arena, and where.
+//! The program's mappings in the arena, and their addresses.
 //!
-//! The arena is reserved once, larger than the machine's memory; mappings take addresses in it, the lowest that are
-//! free, and give them back with their memory.
+//! The arena is reserved once, larger than the machine's memory. Mappings take the lowest free addresses in it, and return them
+//! with their memory.
 //!
-//! A forked child that becomes a daemon gets an arena of its own for what it maps from then on. What it had before stays
-//! where it is, in the *inherited* arena, of which it sees what was when it was forked.
+//! A forked child that becomes a daemon gets an arena of its own for later mappings. Its earlier memory stays in place, in the
+//! *inherited* arena. The child sees its content from the moment of the fork.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -23,39 +23,40 @@ use crate::settings::{Settings, settings};
 use crate::signals;
 use crate::{direct_io, forks, owner, say};
 
-/// Why the engine is the one that it is, if the user asked for it.
+/// The reason for the engine, if the user requested it.
 const ASKED_FOR: &str = "it was asked for";
 
-/// Addresses are aligned to so many pages, that the kernel may use huge ones, and to fewer for small mappings.
+/// Alignment of addresses in pages, so that the kernel may use huge pages. Small mappings have a smaller alignment.
 const ALIGNED: usize = 512;
 const SMALL_ALIGNED: usize = 16;
-/// The arena's size in addresses: four times the memory, within these.
+/// Minimum size of the arena in addresses. The size is four times the memory.
 const SMALLEST: usize = 64 << 30;
 const LARGEST: usize = 1 << 40;
-/// The same for ring 0, where it takes page tables: the memory's size, within these.
+/// The same for ring 0, where addresses need page tables: the memory's size, within these limits.
 #[cfg(target_arch = "x86_64")]
 const RING0: Range<usize> = 256 << 20..256 << 30;
 
-/// How many arenas a process can have: one, and one for each time that it or who forked it became a daemon.
+/// Maximum number of arenas of a process: one, and one for each time that it or an ancestor became a daemon.
 const MOST: usize = 4;
 
 /// An arena.
 struct Opened {
     arena: Service<dyn Arena>,
-    /// Why the engine is not a better one, if that is to be said.
+    /// The reason why the engine is not a better one, if it should be reported.
     reason: Option<Error>,
 }
 
-/// The arenas, from the first mapping on; the first one without threads until the program is about to begin.
+/// The arenas, which exist from the first mapping on. The first one has no threads until the program is about to begin.
 static ARENAS: [OnceLock<Result<Opened, Error>>; MOST] = [const { OnceLock::new() }; MOST];
-/// Which of them is for new mappings. Those before it are inherited.
+/// The index of the arena for new mappings. Earlier ones are inherited.
 static LATEST: AtomicUsize = AtomicUsize::new(0);
 
-/// The arena in ring 0, instead of them, from when the program is about to begin. What is mapped before is outside.
+/// The arena in ring 0, which replaces the others. It exists from the moment when the program is about to begin. Earlier mappings
+/// are outside.
 #[cfg(target_arch = "x86_64")]
 static RING0_ARENA: OnceLock<&'static ring0::Region> = OnceLock::new();
 
-/// Makes the arena. The program's allocator may be waiting for it.
+/// Creates the arena. The program's allocator may be waiting for it.
 fn make() -> Result<Opened, Error> {
     let bytes = memory_of_machine().saturating_mul(4).clamp(SMALLEST, LARGEST);
     let Settings { engine, huge_pages, .. } = *settings();
@@ -83,7 +84,7 @@ fn make() -> Result<Opened, Error> {
     Ok(Opened { arena, reason })
 }
 
-/// Whether the engine is to be the one in ring 0.
+/// Whether the engine should be the one in ring 0.
 fn wants_ring0() -> bool {
     settings().engine == Some(Kind::Ring0)
 }
@@ -108,7 +109,7 @@ fn latest() -> usize {
     LATEST.load(Ordering::Acquire)
 }
 
-/// The arena for new mappings, made if it can be at any time.
+/// The arena for new mappings. Creates it if this is possible now.
 fn arena_or_new() -> Option<&'static dyn Arena> {
     if wants_ring0() {
         return arena();
@@ -141,20 +142,20 @@ pub fn arena_of(address: usize) -> Option<(&'static dyn Arena, bool)> {
     Some((existing(index)?, index == latest && is_owner()))
 }
 
-/// Whether the latest arena is this process's. A child that was made without `fork`'s handlers is not the owner either.
+/// Whether the latest arena is this process's. A child that was created without `fork`'s handlers is not the owner either.
 pub fn is_owner() -> bool {
     !forks::is_snapshot() && owner::is_this_process()
 }
 
-/// Starts the arena's threads: the program is about to begin, and may allocate.
+/// Starts the arena's threads. The program is about to begin, and may allocate.
 pub fn start() -> Result<(), Error> {
     start_threads(latest())
 }
 
-/// Another arena for what is mapped from now on, in a process that is not the owner of the latest one.
+/// Creates another arena for later mappings, in a process that is not the owner of the latest one.
 ///
 /// # Errors
-/// All is as before.
+/// Nothing has changed.
 pub fn begin_again() -> Result<(), Error> {
     let next = latest() + 1;
     if next == MOST {
@@ -184,15 +185,15 @@ fn start_threads(index: usize) -> Result<(), Error> {
     }
 }
 
-/// The program is about to fork, and has none of its allocator's locks. A program that never forks has no threads but its
-/// own: some calls, such as changing the user namespace, are for programs with one thread.
+/// Must be called when the program is about to fork, and holds none of its allocator's locks. A program that never forks only has
+/// its own threads, because some calls, such as changing the user namespace, require a single thread.
 pub fn before_fork() {
     let index = latest();
     if let Some(Ok(opened)) = ARENAS[index].get()
         && opened.arena.kind() == Kind::Remap
         && let Err(error) = opened.arena.start_threads()
     {
-        // All is as it should be but for the time that later snapshots take.
+        // Everything else works, but later snapshots take longer.
         say(format_args!("nothing is shared again after this snapshot: {error}"));
     }
 }
@@ -206,9 +207,9 @@ fn start_ring0(index: usize) -> Result<(), Error> {
     let _blocked = BlockedSignals::all_but_faults();
     let arena = signals::natively(|| ring0::Region::new(bytes.clamp(RING0.start, RING0.end)))?;
     arena.publish_statistics(ASKED_FOR);
-    // The main thread enters before the program begins, others as soon as they touch the arena.
+    // The main thread enters before the program begins, and others enter as soon as they touch the arena.
     arena.enter()?;
-    // Nobody else is here: the program has not begun.
+    // No other thread is here, because the program has not begun.
     let _ = RING0_ARENA.set(arena);
     Ok(())
 }
@@ -226,7 +227,7 @@ pub fn pages(arena: &dyn Arena, address: usize, len: usize) -> Option<Range<usiz
     (arena.contains(address) && pages.end <= arena.pages() && pages.start <= pages.end).then_some(pages)
 }
 
-/// An address for a new mapping, if it is to be in the arena.
+/// An address for a new mapping, if it should be in the arena.
 pub fn map(hint: usize, len: usize) -> Option<usize> {
     if len < settings().minimum || forks::is_snapshot() {
         return None;

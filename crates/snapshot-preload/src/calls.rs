@@ -1,11 +1,11 @@
 //! The C library's functions that map memory, as the program's allocator calls them.
 //!
-//! In the owner's process ranges of the arena are claimed, released and emptied instead of mapped and unmapped. In
-//! others, which inherited it, they are mapped privately; what is given back is replaced by empty memory, never unmapped,
-//! so that the owner's process always finds its pages there.
+//! In the owner's process, ranges of the arena are claimed, released and emptied instead of mapped and unmapped. In other
+//! processes, which inherited it, they are mapped privately. Released parts there are replaced by empty memory and never
+//! unmapped, so that the owner's process always finds its pages there.
 //!
-//! Some allocators reserve addresses without rights, and get the rights to parts of them by `mprotect`. Such a reservation
-//! is claimed as any other mapping is. Where an engine's parts have no rights of their own, all of it can be read and written.
+//! Some allocators reserve addresses without rights, and get the rights to parts of them by `mprotect`. Such a reservation is
+//! claimed like any other mapping. If an engine's parts have no rights of their own, all of it can be read and written.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
@@ -16,8 +16,8 @@ use bedplate_snapshot::engine::Arena;
 
 use crate::{arenas, program_break, provider, say};
 
-/// Reservations up to this size are in the arena. It is what allocators use; sandboxes reserve more, and rely on that
-/// nothing can be read there.
+/// Size limit of reservations in the arena. Allocators stay below it. Sandboxes reserve more, and rely on the reservation being
+/// unreadable.
 const LARGEST_RESERVATION: usize = 2 << 30;
 
 const READ_AND_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
@@ -29,7 +29,7 @@ fn fail(error: c_int) {
     unsafe { *libc::__errno_location() = error };
 }
 
-/// System calls directly: the C library's functions of these names are the ones below.
+/// System calls made directly, because the C library's functions of these names are defined below.
 mod real {
     use super::{c_int, c_void};
 
@@ -72,7 +72,7 @@ mod real {
     }
 }
 
-/// Pages of an arena's.
+/// Pages of an arena.
 struct Inside {
     arena: &'static dyn Arena,
     pages: Range<usize>,
@@ -92,7 +92,7 @@ fn inside(at: *mut c_void, len: usize) -> Option<Inside> {
     Some(Inside { arena, pages: arenas::pages(arena, at as usize, len)?, owned })
 }
 
-/// Empties pages in whatever process this is.
+/// Empties pages, in any process.
 fn empty(Inside { arena, pages, owned }: Inside) {
     if pages.is_empty() {
         return;
@@ -101,14 +101,14 @@ fn empty(Inside { arena, pages, owned }: Inside) {
         arena.discard(pages);
         return;
     }
-    // SAFETY: the caller gives them up.
+    // SAFETY: the caller does not need their content any more.
     unsafe { arena.discard_in_child(pages) };
 }
 
 /// Whether rights of parts of an arena were ever changed.
 static RIGHTS_DIFFER: AtomicBool = AtomicBool::new(false);
 
-/// Gives pages of the owner's arena rights, where parts of it have rights of their own.
+/// Sets the access rights of pages of the owner's arena, if its parts have rights of their own.
 fn set_rights(arena: &dyn Arena, pages: &Range<usize>, protection: c_int) -> c_int {
     if protection != READ_AND_WRITE {
         RIGHTS_DIFFER.store(true, Ordering::Relaxed);
@@ -120,21 +120,21 @@ fn set_rights(arena: &dyn Arena, pages: &Range<usize>, protection: c_int) -> c_i
         return 0;
     }
     let at = (arena.base() + pages.start * PAGE) as *mut c_void;
-    // SAFETY: pages of the program's.
+    // SAFETY: pages of the program.
     unsafe { real::mprotect(at, pages.len() * PAGE, protection) }
 }
 
-/// Gives pages of the owner's back. Whoever claims them next can read and write them.
+/// Releases pages of the owner's arena. Later claims of them can read and write.
 fn release(arena: &dyn Arena, pages: Range<usize>) {
     if set_rights(arena, &pages, READ_AND_WRITE) == 0 {
         arena.release(pages);
     } else {
-        // There can only be so many mappings. Nobody else must get the pages without rights.
+        // The number of mappings is limited. No later claim may get the pages without rights.
         arena.discard(pages);
     }
 }
 
-/// Unmaps memory of the owner's process or another one's.
+/// Unmaps memory, in the owner's process or another one.
 pub fn unmap(addresses: Range<usize>) {
     // SAFETY: the caller's memory.
     unsafe { munmap(addresses.start as *mut c_void, addresses.len()) };
@@ -152,11 +152,12 @@ fn refuse_code() -> c_int {
     -1
 }
 
-/// Defines a function that passes its arguments on to another one, and the address of the code that called it as one more.
+/// Defines a function that passes its arguments on to another one, with the address of the calling code as an additional
+/// argument.
 macro_rules! define_with_caller {
     ($name:ident($($argument:ident: $type:ty),*), $to:path, $x86_64:literal, $aarch64:literal) => {
         /// # Safety
-        /// As the C library's.
+        /// The same as for the C library's function.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         unsafe extern "C" fn $name($($argument: $type),*) -> *mut c_void {
@@ -171,7 +172,7 @@ macro_rules! define_with_caller {
 define_with_caller!(
     mmap(at: *mut c_void, len: usize, protection: c_int, flags: c_int, fd: c_int, offset: libc::off_t),
     mmap_from,
-    // The seventh argument is on the stack, which this aligns, too.
+    // The seventh argument is on the stack, which this also aligns.
     "push qword ptr [rsp]\ncall {to}\nadd rsp, 8\nret",
     "mov x6, x30\nb {to}"
 );
@@ -193,7 +194,7 @@ define_with_caller!(
 /// `mmap`, with the address of the code that called it.
 ///
 /// # Safety
-/// As the C library's.
+/// The same as for the C library's function.
 unsafe extern "C" fn mmap_from(
     at: *mut c_void,
     len: usize,
@@ -225,7 +226,7 @@ unsafe extern "C" fn mmap_from(
             refuse_code();
             return FAILED;
         }
-        // New memory in the place of old, of which a part may have been given back before.
+        // New memory replaces old memory, of which a part may have been released before.
         if !there.owned {
             empty(there);
             return at;
@@ -249,7 +250,7 @@ unsafe extern "C" fn mmap_from(
             && let Some(Inside { arena, pages, .. }) =
                 inside(address as *mut c_void, len.next_multiple_of(PAGE))
         {
-            // Without it there are rights that the program does not expect, and nothing else.
+            // If this fails, there are rights that the program does not expect, but no other harm.
             set_rights(arena, &pages, protection);
         }
         return address as *mut c_void;
@@ -259,7 +260,7 @@ unsafe extern "C" fn mmap_from(
 }
 
 /// # Safety
-/// As the C library's.
+/// The same as for the C library's function.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn munmap(at: *mut c_void, len: usize) -> c_int {
     let Some(there) = inside(at, len.next_multiple_of(PAGE)) else {
@@ -279,7 +280,7 @@ unsafe extern "C" fn munmap(at: *mut c_void, len: usize) -> c_int {
 }
 
 /// # Safety
-/// As the C library's.
+/// The same as for the C library's function.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> c_int {
     let Some(there) = inside(at, len.next_multiple_of(PAGE)) else {
@@ -287,9 +288,9 @@ unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> c_in
         return unsafe { real::madvise(at, len, advice) };
     };
     match advice {
-        // On shared memory the kernel's own would only drop the translations.
+        // On shared memory, the kernel's own call would only drop the translations.
         libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_REMOVE => empty(there),
-        // These would split the arena's mapping into many, or keep it from snapshots.
+        // These calls would split the arena's mapping into many, or exclude it from snapshots.
         libc::MADV_DONTDUMP | libc::MADV_DODUMP | libc::MADV_DONTFORK | libc::MADV_DOFORK => {}
         libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE | libc::MADV_MERGEABLE | libc::MADV_UNMERGEABLE => {}
         // SAFETY: the caller's arguments.
@@ -300,7 +301,7 @@ unsafe extern "C" fn madvise(at: *mut c_void, len: usize, advice: c_int) -> c_in
 }
 
 /// # Safety
-/// As the C library's.
+/// The same as for the C library's function.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mprotect(at: *mut c_void, len: usize, protection: c_int) -> c_int {
     let Some(there) = inside(at, len.next_multiple_of(PAGE)) else {
@@ -315,14 +316,14 @@ unsafe extern "C" fn mprotect(at: *mut c_void, len: usize, protection: c_int) ->
         return -1;
     }
     if !there.owned {
-        // What is kept for this process is written to it.
+        // Page contents that are kept for this process are written to it.
         return 0;
     }
     set_rights(there.arena, &there.pages, protection)
 }
 
 /// # Safety
-/// As the C library's.
+/// The same as for the C library's function.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mremap(
     at: *mut c_void,
@@ -357,7 +358,7 @@ unsafe extern "C" fn mremap(
         fail(libc::ENOMEM);
         return FAILED;
     }
-    // SAFETY: new memory, into which the old is copied before it is given back.
+    // SAFETY: new memory, into which the old content is copied before the old memory is released.
     unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let moved = mmap(std::ptr::null_mut(), new, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);

@@ -1,8 +1,8 @@
-//! Servers that make themselves daemons: their parent forks and ends, and the child begins a session of its own.
+//! Servers that become daemons: the parent forks and exits, and the child begins a session of its own.
 //!
-//! Such a child is not to be a snapshot: it is the server. When it begins its session it gets an arena of its own, so
-//! that what it maps from then on is in its own snapshots. What it had before, usually little, is copied by `fork` as
-//! ever. Whether its parent lives on does not matter.
+//! Such a child must not be a snapshot, because it is the server. When it begins its session, it gets an arena of its own, so
+//! that its own snapshots include later mappings. Its earlier memory, usually little, is copied by `fork` as usual. It does not
+//! matter whether the parent continues.
 
 use std::ffi::c_int;
 
@@ -10,10 +10,10 @@ use crate::settings::settings;
 use crate::{CANNOT_EXECUTE, arenas, forks, say, statistics};
 
 /// # Safety
-/// As the C library's.
+/// The same as for the C library's function.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn setsid() -> libc::pid_t {
-    // SAFETY: a system call without arguments; the C library's function of this name is this one.
+    // SAFETY: a system call without arguments. The C library's function is not called, because this one replaces it.
     let session = unsafe { libc::syscall(libc::SYS_setsid) } as libc::pid_t;
     if session != -1 && forks::is_snapshot() {
         match arenas::begin_again() {
@@ -22,7 +22,7 @@ unsafe extern "C" fn setsid() -> libc::pid_t {
                 say(format_args!("this daemon runs without snapshots: {error}"));
                 statistics::publish_reason(&error);
                 if settings().is_required {
-                    // SAFETY: ends this process, which was not to go on.
+                    // SAFETY: ends this process, which must not continue.
                     unsafe { libc::_exit(CANNOT_EXECUTE) };
                 }
             }
@@ -31,13 +31,13 @@ unsafe extern "C" fn setsid() -> libc::pid_t {
     session
 }
 
-/// The C library's calls its own `setsid`.
+/// The C library's function calls its own `setsid`.
 ///
 /// # Safety
-/// As the C library's.
+/// The same as for the C library's function.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn daemon(stay: c_int, keep_open: c_int) -> c_int {
-    // SAFETY: what the C library's does, as the caller wants it.
+    // SAFETY: the same calls as in the C library's function.
     unsafe {
         match libc::fork() {
             -1 => return -1,

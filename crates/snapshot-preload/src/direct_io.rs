@@ -1,8 +1,8 @@
-//! The C library's functions by which a program gets devices to write into its memory: direct reads (`O_DIRECT`), and
-//! rings of io_uring.
+//! The C library's functions with which a program lets devices write into its memory: direct reads (`O_DIRECT`), and rings of
+//! io_uring.
 //!
 //! The arena pins its pages (`Arena::pin`) before such a function returns, so that no page moves while a device may write
-//! to it. A file that is only written directly needs nothing, because its device only reads memory.
+//! to it. A file that is only written directly needs no pinning, because its device only reads memory.
 //!
 //! A ring that a program sets up by a system call of its own is noticed at the next fork, by the ring's mapping.
 
@@ -15,18 +15,18 @@ use bedplate_snapshot::region::has_mapped_ring;
 
 use crate::{arenas, forks, say};
 
-/// Whether the program may have devices write into its memory.
+/// Whether the program may let devices write into its memory.
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
-/// Whether the program's user has been told that snapshots take longer, and that something went wrong.
+/// Whether the user has been told that snapshots take longer, and that an operation failed.
 static IS_SAID: AtomicBool = AtomicBool::new(false);
 static FAILURE_IS_SAID: AtomicBool = AtomicBool::new(false);
 
-/// Whether arenas of this process are to pin their pages.
+/// Whether arenas of this process must pin their pages.
 pub fn has_begun() -> bool {
     HAS_BEGUN.load(Ordering::SeqCst)
 }
 
-/// The program is about to let devices write into its memory.
+/// Must be called when the program is about to let devices write into its memory.
 fn begin() {
     HAS_BEGUN.store(true, Ordering::SeqCst);
     if arenas::is_owner()
@@ -46,7 +46,7 @@ pub fn pin(arena: &dyn Arena) {
     }
 }
 
-/// An arena is about to be frozen for a `fork`.
+/// Must be called when an arena is about to be frozen for a `fork`.
 pub fn before_fork(arena: &dyn Arena) {
     // Without `/proc` there is no answer. The functions below notice most programs.
     if !has_begun() && has_mapped_ring().unwrap_or(false) {
@@ -77,20 +77,20 @@ fn about_to_open(flags: c_int) {
     }
 }
 
-/// A descriptor is about to get these flags, which cannot change for what it was opened.
+/// Must be called when a descriptor is about to get these flags. They cannot change its access mode.
 fn about_to_set(fd: c_int, flags: c_int) {
     if flags & libc::O_DIRECT == 0 {
         return;
     }
-    // SAFETY: a question.
+    // SAFETY: only queries the flags.
     let opened_for = unsafe { real::__fcntl(fd, libc::F_GETFL, 0) };
     if reads_directly(libc::O_DIRECT | opened_for) {
         begin();
     }
 }
 
-/// The C library's functions, by names that this library does not have. They take their last argument from `...`, which
-/// makes no difference for numbers and pointers on the processors that the C library is for.
+/// The C library's functions, by names that this library does not have. They take their last argument from `...`, which makes no
+/// difference for numbers and pointers on the supported processors.
 mod real {
     use super::{c_char, c_int, c_uint};
 
@@ -104,7 +104,7 @@ macro_rules! open {
     ($($name:ident),+) => {
         $(
             /// # Safety
-            /// As the C library's.
+            /// The same as for the C library's function.
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
                 about_to_open(flags);
@@ -120,7 +120,7 @@ macro_rules! open_without_mode {
     ($($name:ident),+) => {
         $(
             /// # Safety
-            /// As the C library's, which is called for programs that are compiled with `_FORTIFY_SOURCE`.
+            /// The same as for the C library's function, which is called in programs that are compiled with `_FORTIFY_SOURCE`.
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name(path: *const c_char, flags: c_int) -> c_int {
                 about_to_open(flags);
@@ -139,7 +139,7 @@ fn real_openat() -> OpenAt {
     *REAL.get_or_init(|| forks::next(c"openat64"))
 }
 
-/// Looks up what a signal's handler must not look up.
+/// Looks up functions that a signal handler must not look up.
 pub fn look_up() {
     real_openat();
 }
@@ -148,7 +148,7 @@ macro_rules! openat {
     ($($name:ident),+) => {
         $(
             /// # Safety
-            /// As the C library's.
+            /// The same as for the C library's function.
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name(at: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
                 about_to_open(flags);
@@ -164,7 +164,7 @@ macro_rules! openat_without_mode {
     ($($name:ident),+) => {
         $(
             /// # Safety
-            /// As the C library's, which is called for programs that are compiled with `_FORTIFY_SOURCE`.
+            /// The same as for the C library's function, which is called in programs that are compiled with `_FORTIFY_SOURCE`.
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name(at: c_int, path: *const c_char, flags: c_int) -> c_int {
                 // SAFETY: the caller's arguments; the flags need no mode.
@@ -179,7 +179,7 @@ macro_rules! fcntl {
     ($($name:ident),+) => {
         $(
             /// # Safety
-            /// As the C library's.
+            /// The same as for the C library's function.
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name(fd: c_int, command: c_int, argument: usize) -> c_int {
                 if command == libc::F_SETFL {
@@ -194,7 +194,7 @@ macro_rules! fcntl {
 fcntl!(fcntl, fcntl64);
 
 /// # Safety
-/// As the C library's: the arguments are those of the system call.
+/// The same as for the C library's function: the arguments are those of the system call.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn syscall(
     number: c_long,
@@ -211,7 +211,7 @@ unsafe extern "C" fn syscall(
         libc::SYS_open => about_to_open(b as c_int),
         libc::SYS_openat => about_to_open(c as c_int),
         libc::SYS_openat2 if c != 0 && d >= size_of::<u64>() => {
-            // SAFETY: the call's third argument is a structure of so many bytes that begins with the flags.
+            // SAFETY: the call's third argument is a structure that begins with the flags.
             about_to_open(unsafe { (c as *const u64).read_unaligned() } as c_int);
         }
         libc::SYS_fcntl if b as c_int == libc::F_SETFL => about_to_set(a as c_int, c as c_int),
@@ -227,15 +227,15 @@ unsafe extern "C" fn syscall(
     result as c_long
 }
 
-/// A system call. It gives what the kernel gives. An allocator may be waiting for it, so the C library is not asked for its
-/// function.
+/// Makes a system call, and returns the kernel's result. An allocator may be waiting for it, so the code does not look up the C
+/// library's function.
 ///
 /// # Safety
-/// As the system call's.
+/// The same as for the system call.
 #[cfg(target_arch = "x86_64")]
 unsafe fn enter_kernel(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> isize {
     let result;
-    // SAFETY: as the caller says; these are the registers that the kernel reads and changes.
+    // SAFETY: guaranteed by the caller; these are the registers that the kernel reads and changes.
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -247,14 +247,14 @@ unsafe fn enter_kernel(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> isize 
     result
 }
 
-/// The same.
+/// The same for another processor.
 ///
 /// # Safety
-/// As the system call's.
+/// The same as for the system call.
 #[cfg(target_arch = "aarch64")]
 unsafe fn enter_kernel(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> isize {
     let result;
-    // SAFETY: as the caller says; these are the registers that the kernel reads and changes.
+    // SAFETY: guaranteed by the caller; these are the registers that the kernel reads and changes.
     unsafe {
         std::arch::asm!(
             "svc 0",
@@ -270,7 +270,7 @@ macro_rules! liburing {
     ($($name:ident ($($argument:ident: $type:ty),+);)+) => {
         $(
             /// # Safety
-            /// As liburing's.
+            /// The same as for liburing's function.
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name($($argument: $type),+) -> c_int {
                 type Function = unsafe extern "C" fn($($type),+) -> c_int;

@@ -1,8 +1,8 @@
 //! `fork`: the arena is frozen just before it, thawed just after it in the parent, and mapped privately in the child.
 //!
-//! Handlers that programs register by `pthread_atfork` write to memory (the allocator takes its locks). Those before the
-//! fork must run before the arena is frozen, those after it when it is thawed or mapped: so this library's are the
-//! first ever registered, for the C library runs the first one last before a fork, and first after it.
+//! Handlers that programs register with `pthread_atfork` write to memory, because the allocator takes its locks. Those before the
+//! fork must run before the arena is frozen, and those after it when it is thawed or mapped. So this library registers the first
+//! handlers of all: the C library runs the first ones last before a fork, and first after it.
 
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
@@ -18,18 +18,18 @@ use crate::{CANNOT_EXECUTE, arenas, direct_io, say};
 type Handler = Option<unsafe extern "C" fn()>;
 type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
 
-/// Whether this process sees the latest arena as it was when it was forked.
+/// Whether this process sees the latest arena as it was at the fork.
 static IS_SNAPSHOT: AtomicBool = AtomicBool::new(false);
 
-/// How many of the inherited arenas, from the oldest on, are all this process's own.
+/// Number of the inherited arenas, from the oldest on, whose pages are all this process's own.
 static OWN: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether this process is a snapshot's.
+/// Whether this process has a snapshot.
 pub fn is_snapshot() -> bool {
     IS_SNAPSHOT.load(Ordering::Relaxed)
 }
 
-/// This process, a snapshot's, has an arena of its own now.
+/// Records that this process, which has a snapshot, now has an arena of its own.
 pub fn is_owner() {
     IS_SNAPSHOT.store(false, Ordering::Relaxed);
 }
@@ -40,20 +40,20 @@ pub fn is_owner() {
 /// `T` is the type of the function of that name.
 pub unsafe fn find_next<T: Copy>(name: &std::ffi::CStr) -> Option<T> {
     const { assert!(size_of::<T>() == size_of::<*mut c_void>()) };
-    // SAFETY: looks up a name after this library's.
+    // SAFETY: looks up the next definition after this library's.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-    // SAFETY: the caller says the type, which has the size of a pointer.
+    // SAFETY: the caller guarantees the type, which has the size of a pointer.
     (!found.is_null()).then(|| unsafe { std::mem::transmute_copy(&found) })
 }
 
-/// The same for a function of the C library, without which nothing works.
+/// The same for a function of the C library. Without it the process exits, because nothing works.
 pub fn next<T: Copy>(name: &std::ffi::CStr) -> T {
-    // SAFETY: callers say the type that the C library documents.
+    // SAFETY: callers use the type that the C library documents.
     if let Some(found) = unsafe { find_next(name) } {
         return found;
     }
     say(format_args!("the C library has no {}", name.to_string_lossy()));
-    // SAFETY: ends this process, which cannot go on.
+    // SAFETY: ends this process, which cannot continue.
     unsafe { libc::_exit(CANNOT_EXECUTE) }
 }
 
@@ -61,23 +61,23 @@ fn real_register() -> Register {
     static REAL: OnceLock<Register> = OnceLock::new();
     *REAL.get_or_init(|| {
         let real: Register = next(c"__register_atfork");
-        // SAFETY: handlers that stay as long as the process: the library is never unloaded.
+        // SAFETY: the handlers exist as long as the process, because the library is never unloaded.
         unsafe { real(Some(before), Some(in_parent), Some(in_child), std::ptr::null_mut()) };
         real
     })
 }
 
-/// Registers this library's handlers, if nobody has registered any yet.
+/// Registers this library's handlers, if no handlers are registered yet.
 pub fn register() {
     real_register();
-    // What the handlers call is looked up now: when they run, other threads may hold the loader's locks.
+    // Functions that the handlers call are looked up now. When the handlers run, other threads may hold the loader's locks.
     drop(BlockedSignals::all_but_faults());
 }
 
-/// What `pthread_atfork` calls.
+/// The function that `pthread_atfork` calls.
 ///
 /// # Safety
-/// As the C library's.
+/// The same as for the C library's function.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __register_atfork(
     before: Handler,
@@ -89,24 +89,25 @@ unsafe extern "C" fn __register_atfork(
     unsafe { real_register()(before, parent, child, dso) }
 }
 
-/// Programs call the one in the C library's static part, which calls `__register_atfork`. Objects that were linked without
-/// that part, such as Debian's libtcmalloc, call the one in the shared library, which does not call this library's.
+/// Programs call the function in the C library's static part, which calls `__register_atfork`. Objects that were linked without
+/// that part, such as Debian's libtcmalloc, call the function in the shared library, which does not call this library's.
 ///
 /// # Safety
-/// As the C library's.
+/// The same as for the C library's function.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pthread_atfork(before: Handler, parent: Handler, child: Handler) -> c_int {
     // SAFETY: the caller's arguments. Such objects are never unloaded.
     unsafe { real_register()(before, parent, child, std::ptr::null_mut()) }
 }
 
-/// The arena of which `fork` takes a snapshot: the one of this process, if its threads run.
+/// The arena of which `fork` takes a snapshot: that of this process, if its threads run.
 fn active() -> Option<&'static dyn Arena> {
     arenas::arena().filter(|arena| arena.is_served() && arenas::is_owner())
 }
 
 unsafe extern "C" fn before() {
-    // What this process sees of other processes' arenas nobody keeps for its children. So it gets all of its own.
+    // No thread keeps this process's view of other processes' arenas for its children. So the process gets its own copy of all
+    // pages.
     let own = OWN.load(Ordering::Relaxed);
     let inherited = arenas::inherited().chain(arenas::arena().filter(|_| is_snapshot()));
     let all = inherited.skip(own).inspect(|arena| arena.own_everything()).count();
@@ -131,12 +132,12 @@ unsafe extern "C" fn in_parent() {
     }
 }
 
-/// Has the memory of this child, which was just forked, be the snapshot.
+/// Makes the memory of this child, which was just forked, the snapshot.
 fn map(arena: &dyn Arena) -> Result<(), Error> {
     match PENDING.take() {
         // SAFETY: the child of a fork that froze the arena.
         Some(pending) => unsafe { pending.map_in_child() },
-        // The arena has no threads, so nobody froze it.
+        // The arena has no threads, so no thread froze it.
         // SAFETY: the only thread of a child that has not touched it.
         None if !arena.is_served() => unsafe { arena.copy_in_child() },
         None => Err(Error::OfASnapshot),
@@ -150,17 +151,17 @@ unsafe extern "C" fn in_child() {
     }
     if let Err(error) = map(arena) {
         say(format_args!("a child ends: {error}"));
-        // Its memory is not there.
-        // SAFETY: ends this process, which cannot go on.
+        // The child's memory is not mapped.
+        // SAFETY: ends this process, which cannot continue.
         unsafe { libc::_exit(CANNOT_EXECUTE) };
     }
     IS_SNAPSHOT.store(true, Ordering::Relaxed);
 }
 
-/// A fork that starts what it takes, and says so when there are as many snapshots as there can be.
+/// A fork that starts the arena's threads if necessary, and fails at the maximum number of snapshots.
 ///
 /// # Safety
-/// As the C library's.
+/// The same as for the C library's function.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fork() -> libc::pid_t {
     static REAL: OnceLock<unsafe extern "C" fn() -> libc::pid_t> = OnceLock::new();

@@ -1,7 +1,7 @@
-//! Whether this process owns the latest arena.
+//! Records whether this process owns the latest arena.
 //!
-//! The memory of a process tells, not its process ID: a child of `vfork` has another ID and the same memory, so what it maps
-//! and unmaps is the owner's. The owner has a page with a mark, which the kernel wipes for forked children, however they were
+//! The memory of a process identifies it, not its process ID. A child of `vfork` has another ID and the same memory, so its
+//! mappings belong to the owner. The owner has a page with a mark, which the kernel clears in forked children, however they were
 //! forked.
 
 use std::ptr;
@@ -13,10 +13,10 @@ use bedplate_snapshot::PAGE;
 static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 const OWNER: u32 = 1;
 
-/// This process is the owner from now on.
+/// Makes this process the owner from now on.
 ///
 /// # Errors
-/// There is no memory for the page: then every process counts as the owner's child.
+/// There is no memory for the page. Then every process counts as the owner's child.
 pub fn begin() -> Result<(), bedplate_snapshot::Error> {
     let mut page = MARK.load(Ordering::Acquire);
     if page.is_null() {
@@ -28,7 +28,7 @@ pub fn begin() -> Result<(), bedplate_snapshot::Error> {
     Ok(())
 }
 
-/// Whether this process is the owner, or nobody is yet.
+/// Whether this process is the owner, or there is no owner yet.
 pub fn is_this_process() -> bool {
     let page = MARK.load(Ordering::Acquire);
     // SAFETY: as above.

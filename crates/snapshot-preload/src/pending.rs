@@ -1,4 +1,4 @@
-//! What is between the handlers before and after a fork.
+//! The state between the handlers before and after a fork.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,9 +10,9 @@ use bedplate_threads::BlockedSignals;
 
 use crate::ALLOCATOR;
 
-/// An arena of which a child is about to be forked, and what must not happen meanwhile. A handler of the program's might
-/// write to the arena, and wait for this thread. Another thread might have this library's allocator, and the child would find
-/// it so.
+/// An arena of which a child is about to be forked, with the locks that prevent accesses meanwhile. Without them, a handler of
+/// the program might write to the arena, and wait for this thread. Another thread might hold the lock of this library's
+/// allocator, and the child would inherit the locked state.
 pub struct Pending {
     frozen: Frozen<'static>,
     allocator: LockedAllocator<'static>,
@@ -20,14 +20,14 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// Takes a snapshot; everything stands still until one of the next two is called by this thread, or in its child.
+    /// Takes a snapshot. Writers wait until this thread, or its child, calls one of the next two functions.
     pub fn begin(arena: &'static dyn Arena) -> Result<Self, Error> {
         let signals = BlockedSignals::all_but_faults();
         let frozen = arena.freeze()?;
         Ok(Self { frozen, allocator: ALLOCATOR.lock(), signals })
     }
 
-    /// In the parent: all goes on.
+    /// Ends the freeze in the parent.
     pub fn thaw(self) {
         let Self { frozen, allocator, signals } = self;
         drop(allocator);
@@ -35,14 +35,14 @@ impl Pending {
         drop(signals);
     }
 
-    /// In the child: its memory is the snapshot.
+    /// Makes the memory of the child the snapshot.
     ///
     /// # Safety
-    /// As [`Frozen::map_in_child`].
+    /// The same as for [`Frozen::map_in_child`].
     pub unsafe fn map_in_child(self) -> Result<(), Error> {
         let Self { frozen, allocator, signals } = self;
         drop(allocator);
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let map = || unsafe { frozen.map_in_child() };
         #[cfg(target_arch = "x86_64")]
         let map = || crate::signals::natively(map);
@@ -52,34 +52,34 @@ impl Pending {
     }
 }
 
-/// The one of the thread that forks.
+/// The slot of the thread that forks.
 pub static PENDING: Slot = Slot { thread: AtomicUsize::new(0), pending: UnsafeCell::new(None) };
 
-/// A place for what is pending.
+/// A place for the pending fork.
 pub struct Slot {
-    /// The thread that has the arena frozen, or 0. Another may fork, too, for which it could not be frozen.
+    /// The thread that has the arena frozen, or 0. Another thread may fork too, but the arena cannot be frozen for it.
     thread: AtomicUsize,
     pending: UnsafeCell<Option<Pending>>,
 }
 
-// SAFETY: `pending` is only used by the thread that has the arena frozen: there is one at a time.
+// SAFETY: only the thread that has the arena frozen uses `pending`, and there is one at a time.
 unsafe impl Sync for Slot {}
 
 impl Slot {
-    /// This thread's name, which is its child's after a fork.
+    /// The ID of this thread. It stays the same in the child of a fork.
     fn this_thread() -> usize {
-        // SAFETY: a question.
+        // SAFETY: only queries the ID.
         unsafe { libc::pthread_self() as usize }
     }
 
-    /// Called by the thread that has the arena frozen.
+    /// Stores the pending fork. Only the thread that has the arena frozen calls this.
     pub fn put(&self, pending: Pending) {
-        // SAFETY: nobody else has it frozen, and before this thread is named nobody takes it.
+        // SAFETY: no other thread has it frozen, and no thread takes it before this thread's ID is stored.
         unsafe { *self.pending.get() = Some(pending) };
         self.thread.store(Self::this_thread(), Ordering::Release);
     }
 
-    /// What is pending, for the thread that put it there.
+    /// Takes the pending fork, for the thread that stored it.
     pub fn take(&self) -> Option<Pending> {
         if self.thread.load(Ordering::Acquire) != Self::this_thread() {
             return None;

@@ -1,7 +1,7 @@
-//! `sbrk`, for allocators that get their memory by it, such as tcmalloc. Its memory is in the arena.
+//! `sbrk`, for allocators that get their memory from it, such as tcmalloc. The memory is in the arena.
 //!
-//! The allocator has a program break of its own, in the arena. All others have the kernel's. When the break cannot grow any
-//! more, `sbrk` fails as the kernel's does at the next mapping, and allocators map memory instead.
+//! The allocator has a program break of its own, in the arena. All other callers use the kernel's. When the break cannot grow any
+//! more, `sbrk` fails like the kernel's at the next mapping, and allocators map memory instead.
 
 use std::ffi::c_void;
 use std::sync::{Mutex, TryLockError};
@@ -19,30 +19,30 @@ struct Segment {
 }
 
 impl Segment {
-    /// Where the memory of its last page ends.
+    /// The end of the memory of its last page.
     fn mapped(&self) -> usize {
         self.end.next_multiple_of(PAGE)
     }
 }
 
 unsafe extern "C" {
-    /// The C library's `sbrk` by another name.
+    /// The C library's `sbrk`, with another name.
     fn __sbrk(increment: isize) -> *mut c_void;
 }
 
 static SEGMENT: Mutex<Option<Segment>> = Mutex::new(None);
 
-/// Moves the allocator's break. `None`: it is the kernel's.
+/// Moves the allocator's break. `None`: the break is the kernel's.
 fn move_break(increment: isize) -> Option<Result<usize, ()>> {
     let mut segment = match SEGMENT.try_lock() {
         Ok(segment) => segment,
         Err(TryLockError::Poisoned(segment)) => segment.into_inner(),
-        // Another thread moves it, or did so in another process when this one was forked.
+        // Another thread moves it, or did so in the parent when this process was forked.
         Err(TryLockError::WouldBlock) => return Some(Err(())),
     };
     let Some(Segment { start, end }) = *segment else {
         let bytes = usize::try_from(increment).ok()?;
-        // Nothing but this function moves this break, so nothing is there before.
+        // Only this function moves this break, so nothing is there before.
         let start = arenas::map(0, bytes)?;
         *segment = Some(Segment { start, end: start + bytes });
         return Some(Ok(start));
@@ -66,7 +66,7 @@ fn move_break(increment: isize) -> Option<Result<usize, ()>> {
 /// `sbrk`, with the address of the code that called it.
 ///
 /// # Safety
-/// As the C library's.
+/// The same as for the C library's function.
 pub unsafe extern "C" fn sbrk_from(increment: isize, caller: usize) -> *mut c_void {
     if provider::contains(caller) {
         match move_break(increment) {

@@ -1,8 +1,8 @@
 //! The object that provides `malloc`: a library such as libtcmalloc, or the program itself.
 //!
-//! Some allocators reserve addresses without rights and get the rights later, and some get memory by `sbrk`. Others than
-//! allocators do so, too: a just-in-time compiler reserves addresses for code, and a sandbox reserves addresses that must stay
-//! without rights. So these calls are only about the arena if the allocator is their caller.
+//! Some allocators reserve addresses without rights and get the rights later, and some get memory by `sbrk`. Other code does so
+//! too: a just-in-time compiler reserves addresses for code, and a sandbox reserves addresses that must stay without rights. So
+//! these calls only concern the arena if the allocator is their caller.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
@@ -22,7 +22,7 @@ std::arch::global_asm!(
 );
 
 unsafe extern "C" {
-    /// The function gives the address of the function that serves `malloc`.
+    /// The function returns the address of the function that serves `malloc`.
     static bedplate_snapshot_bundled: Option<extern "C" fn() -> *const c_void>;
 }
 
@@ -39,17 +39,17 @@ pub fn is_bundled() -> bool {
     library.is_some_and(|library| object(malloc) == object(library))
 }
 
-/// The function that serves `malloc`, and the function of the bundled allocator's library that said so.
+/// The function that serves `malloc`, and the function of the bundled allocator's library that returned it.
 fn find() -> (*const c_void, Option<*const c_void>) {
     // SAFETY: the loader sets it before any code runs.
     match unsafe { bedplate_snapshot_bundled } {
         Some(ask) => (ask(), Some(ask as *const c_void)),
-        // SAFETY: looks up a name that is there, so that nothing is allocated.
+        // SAFETY: looks up a name that exists, so nothing is allocated.
         None => (unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) }, None),
     }
 }
 
-/// Where an address's object begins.
+/// The start address of the object that contains an address.
 fn object(address: *const c_void) -> *const c_void {
     // SAFETY: zeros are values of this structure.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
@@ -58,22 +58,22 @@ fn object(address: *const c_void) -> *const c_void {
     info.dli_fbase
 }
 
-/// The search for a segment.
+/// The state of the search for a segment.
 struct Search {
     address: usize,
     found: Range<usize>,
 }
 
-/// The segment that an address is in.
+/// The segment that contains an address.
 fn code_of(address: *const c_void) -> Range<usize> {
     let mut search = Search { address: address as usize, found: 0..0 };
-    // SAFETY: the function gets the search, which nobody else uses.
+    // SAFETY: the function gets the search, which no other code uses.
     unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
     search.found
 }
 
 unsafe extern "C" fn look(object: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> c_int {
-    // SAFETY: the loader's description of an object, and what `code_of` gave.
+    // SAFETY: the loader's description of an object, and the pointer from `code_of`.
     let (object, search) = unsafe { (&*object, &mut *search.cast::<Search>()) };
     // SAFETY: the object's program headers.
     let headers = unsafe { std::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()) };

@@ -1,7 +1,7 @@
 //! The settings in the environment. The library reads them once, before `main`.
 //!
-//! Some servers change their environment to make room for the title of their process. Then a variable may be missing for
-//! a moment, and its old place gets another content.
+//! Some servers change their environment to make room for the title of their process. Then a variable may be missing for a
+//! moment, and its old memory gets other content.
 
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -10,19 +10,19 @@ use std::sync::OnceLock;
 
 use bedplate_snapshot::{Kind, PAGE};
 
-/// Mappings from this size on are placed in the arena, unless told otherwise.
+/// Default minimum size of mappings that are placed in the arena.
 const MINIMUM: usize = 1 << 20;
 
 /// The variables, which the library's documentation explains.
 #[derive(Debug)]
 pub struct Settings {
-    /// The engine that the user asks for.
+    /// The engine that the user requests.
     pub engine: Option<Kind>,
     pub is_required: bool,
     pub huge_pages: bool,
     /// Bytes of the arena in ring 0.
     pub arena: Option<usize>,
-    /// Bytes from which on a mapping is placed in the arena.
+    /// Minimum size in bytes of a mapping that is placed in the arena.
     pub minimum: usize,
     /// The file to which statistics are appended.
     pub statistics: Option<PathBuf>,

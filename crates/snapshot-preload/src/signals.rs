@@ -1,8 +1,8 @@
-//! Signals of a program in ring 0: its handlers run where the thread is, because natively there is no arena.
+//! Signals of a program in ring 0. Its handlers run where the thread is, because there is no arena in ring 3.
 //!
-//! What the program asks for by `sigaction` and `signal` is kept here, and the handler that the kernel knows is
-//! `bedplate-ring0`'s, which calls [`run`]. Signals that an instruction causes are natively handled as ever, SIGSEGV after
-//! the library that takes threads into ring 0 has had a look at it.
+//! This module stores the actions that the program sets with `sigaction` and `signal`. The kernel knows the handler of
+//! `bedplate-ring0`, which calls [`run`]. Signals that an instruction causes are handled in ring 3 as usual. SIGSEGV goes first
+//! to the library that takes threads into ring 0.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -15,7 +15,7 @@ use bedplate_ring0::handlers::set_signal_handler;
 use crate::arenas;
 
 const SIGNALS: usize = 65;
-/// Those that instructions cause, and those that cannot be handled.
+/// Signals that instructions cause, and signals that cannot be handled.
 const NATIVE: [c_int; 7] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGKILL, libc::SIGSTOP];
 const KERNEL_SIGNALS_BYTES: usize = 8;
@@ -24,7 +24,7 @@ type Real = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigac
 
 type Mask = unsafe extern "C" fn(c_int, *const libc::sigset_t, *mut libc::sigset_t) -> c_int;
 
-/// What the program has asked for, by signals: a handler, its flags, and the signals it blocks.
+/// The program's action for each signal: a handler, its flags, and the signals it blocks.
 struct Wanted {
     handler: AtomicUsize,
     flags: AtomicUsize,
@@ -36,11 +36,11 @@ static WANTED: [Wanted; SIGNALS] = [const {
 }; SIGNALS];
 
 thread_local! {
-    /// This thread is in a library of ours, whose actions are the kernel's.
+    /// Whether this thread is in one of Bedplate's libraries, whose actions go to the kernel.
     static OURS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What `act` asks for is the kernel's to do, not this module's.
+/// Runs `act`, whose actions go to the kernel and not to this module.
 pub fn natively<R>(act: impl FnOnce() -> R) -> R {
     let before = OURS.replace(true);
     let result = act();
@@ -55,13 +55,13 @@ fn real() -> Real {
 
 /// The first signals of a set, as a word.
 fn word(set: &libc::sigset_t) -> usize {
-    // SAFETY: a set begins with the kernel's.
+    // SAFETY: a set begins with the kernel's set.
     unsafe { std::ptr::from_ref(set).cast::<usize>().read() }
 }
 
 fn set(word: usize) -> libc::sigset_t {
     const { assert!(size_of::<usize>() == KERNEL_SIGNALS_BYTES) };
-    // SAFETY: zeros are a set, whose first word this is.
+    // SAFETY: zeros are a valid set, and this is its first word.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         (&raw mut set).cast::<usize>().write(word);
@@ -81,14 +81,14 @@ fn run(signal: i32, info: &libc::siginfo_t) {
     // SAFETY: reads the one set and writes the other.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const block, before.as_mut_ptr()) };
     if flags & libc::SA_SIGINFO as usize != 0 {
-        // SAFETY: with this flag the program's handler is of this form.
+        // SAFETY: with this flag, the program's handler has this type.
         let handler: extern "C" fn(c_int, *const libc::siginfo_t, *mut c_void) =
             unsafe { std::mem::transmute(handler) };
-        // SAFETY: zeros are a context: that of the interrupted code is not known.
+        // SAFETY: zeros are a valid context. The context of the interrupted code is not known.
         let mut context: libc::ucontext_t = unsafe { std::mem::zeroed() };
         handler(signal, info, (&raw mut context).cast());
     } else {
-        // SAFETY: without it, of this one.
+        // SAFETY: without the flag, it has this type.
         let handler: extern "C" fn(c_int) = unsafe { std::mem::transmute(handler) };
         handler(signal);
     }
@@ -96,17 +96,17 @@ fn run(signal: i32, info: &libc::siginfo_t) {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
 }
 
-/// Whether a signal's handlers are to run in ring 0.
+/// Whether the handlers of a signal must run in ring 0.
 fn is_ours(signal: c_int) -> bool {
     let known =
         (1..SIGNALS as c_int).contains(&signal) && (!NATIVE.contains(&signal) || signal == libc::SIGSEGV);
     known && arenas::in_ring0().is_some() && !OURS.get()
 }
 
-/// What a program is told about an action.
+/// The action that a program receives for a signal.
 fn told(signal: c_int) -> libc::sigaction {
     let wanted = &WANTED[signal as usize];
-    // SAFETY: zeros are an action.
+    // SAFETY: zeros are a valid action.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = wanted.handler.load(Ordering::Acquire);
     action.sa_flags = wanted.flags.load(Ordering::Relaxed) as c_int;
@@ -115,7 +115,7 @@ fn told(signal: c_int) -> libc::sigaction {
 }
 
 /// # Safety
-/// As the C library's.
+/// The same as for the C library's function.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sigaction(
     signal: c_int,
@@ -152,14 +152,14 @@ unsafe extern "C" fn sigaction(
         }
     }
     if !old.is_null() {
-        // SAFETY: the caller's.
+        // SAFETY: the caller's pointer.
         unsafe { old.write(before) };
     }
     0
 }
 
-/// What blocks signals does not block SIGSEGV, without which a thread in ring 3 would not get to ring 0; nor do the threads
-/// that it starts.
+/// Blocks signals, but never SIGSEGV. Without SIGSEGV, a thread in ring 3, and the threads that it starts, could not enter ring
+/// 0.
 fn block(
     real: &'static OnceLock<Mask>,
     name: &std::ffi::CStr,
@@ -173,17 +173,17 @@ fn block(
     let blocks = how != libc::SIG_UNBLOCK && arenas::in_ring0().is_some();
     let without = new.filter(|_| blocks).map(|set| {
         let mut set = *set;
-        // SAFETY: this function's set.
+        // SAFETY: the set belongs to this function.
         unsafe { libc::sigdelset(&raw mut set, libc::SIGSEGV) };
         set
     });
     let new = without.as_ref().or(new).map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the caller's arguments, or a set of this function's.
+    // SAFETY: the caller's arguments, or a set of this function.
     unsafe { real(how, new, old) }
 }
 
 /// # Safety
-/// As the C library's.
+/// The same as for the C library's function.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pthread_sigmask(
     how: c_int,
@@ -195,7 +195,7 @@ unsafe extern "C" fn pthread_sigmask(
 }
 
 /// # Safety
-/// As the C library's.
+/// The same as for the C library's function.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sigprocmask(how: c_int, new: *const libc::sigset_t, old: *mut libc::sigset_t) -> c_int {
     static REAL: OnceLock<Mask> = OnceLock::new();
@@ -203,13 +203,13 @@ unsafe extern "C" fn sigprocmask(how: c_int, new: *const libc::sigset_t, old: *m
 }
 
 /// # Safety
-/// As the C library's.
+/// The same as for the C library's function.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
-    // SAFETY: zeros are actions.
+    // SAFETY: zeros are valid actions.
     let (mut new, mut old): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
     (new.sa_sigaction, new.sa_flags) = (handler, libc::SA_RESTART);
-    // SAFETY: both are this function's.
+    // SAFETY: both belong to this function.
     match unsafe { sigaction(signal, &raw const new, &raw mut old) } {
         0 => old.sa_sigaction,
         _ => libc::SIG_ERR,

@@ -11,18 +11,18 @@ use crate::{arenas, forks, provider};
 /// Writes the statistics when the process ends by `exit` or by returning from `main`.
 pub fn at_exit() {
     if settings().statistics.is_some() {
-        // SAFETY: a function without conditions, to be called at the process's end.
+        // SAFETY: a function without preconditions, for the end of the process.
         unsafe { libc::atexit(write) };
     }
 }
 
-/// Lets other processes know why this one runs without snapshots.
+/// Publishes the reason why this process runs without snapshots.
 pub fn publish_reason(why: &dyn std::fmt::Display) {
-    // It stays as long as the process. Without memory or descriptors for a page there is none.
+    // The page exists as long as the process. Without memory or descriptors for a page, there is none.
     std::mem::forget(Page::new(None, &why.to_string()));
 }
 
-/// What happened in children that run in ring 0.
+/// The counts of children that run in ring 0.
 #[cfg(target_arch = "x86_64")]
 fn in_children() -> String {
     let Some(arena) = arenas::in_ring0() else { return String::new() };
@@ -58,7 +58,7 @@ extern "C" fn write() {
     let more = in_children();
     let malloc = if provider::is_bundled() { "bundled" } else { "own" };
     let text = format!("pid={} engine={} malloc={malloc}{counts}{more}\n", std::process::id(), arena.kind());
-    // At the end of a process there is nobody to tell that it did not work.
+    // At the end of a process, an error cannot be reported.
     if let Ok(mut file) = File::options().append(true).create(true).open(path) {
         let _ = file.write_all(text.as_bytes());
     }

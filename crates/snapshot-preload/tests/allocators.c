@@ -1,5 +1,5 @@
-// A program that keeps its memory by malloc and forks, as servers that save themselves do. Its first argument names a
-// test. It prints how much of its memory is in the region, and fails with a line that names the defect.
+// A program that keeps its memory with malloc and forks, like servers that save themselves. Its first argument names a test. It
+// prints the amount of its memory in the region, and fails with a line that names the defect.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <malloc.h>
@@ -37,7 +37,7 @@ static uint64_t next(uint64_t *state) {
     return *state >> 33;
 }
 
-// ---- Blocks that know what is in them ----------------------------------------------------------------------------
+// ---- Blocks whose content identifies them --------------------------------------------------------------------------
 
 struct block {
     uint32_t size;
@@ -65,7 +65,7 @@ static void reap_child(pid_t pid) {
     CHECK(waitpid(pid, &result, 0) == pid && result == 0, "the child %d ended with %d", pid, result);
 }
 
-// ---- A heap of so many MiB, of which a child sees what it was ----------------------------------------------------
+// ---- A heap of some MiB, whose old content a child sees ------------------------------------------------------------
 
 static void heap(size_t mib) {
     static const uint32_t SIZES[] = {24, 100, 500, 3000, 20000, 300000, 5000000};
@@ -80,7 +80,7 @@ static void heap(size_t mib) {
         count++;
         bytes += size;
     }
-    // The memory of blocks, and what the allocator and the C library have beside them.
+    // The memory of blocks, and the memory of the allocator and the C library beside them.
     long shared = status_kib("RssShmem"), others = status_kib("RssAnon");
     printf("shared=%ld others=%ld\n", shared / 1024, others / 1024);
     fflush(stdout);
@@ -97,7 +97,7 @@ static void heap(size_t mib) {
                 CHECK(blocks[i]->seed == (uint32_t)i + round, "block %zu is of another moment", i);
                 CHECK(is_whole(blocks[i]), "block %zu has changed", i);
             }
-            // The child may change and free what it has.
+            // The child may change and free its blocks.
             for (size_t i = 0; i < count; i += 2) {
                 blocks[i]->bytes[0]++;
                 free(blocks[i]);
@@ -174,7 +174,7 @@ static void child(void) {
 static void server(void) {
     pthread_t threads[THREADS];
     for (size_t i = 0; i < THREADS; i++) CHECK(!pthread_create(&threads[i], NULL, exchange, (void *)i), "thread");
-    // The children must find something.
+    // The children must find some blocks.
     for (int slot = 0; slot < SLOTS; slot++)
         for (int thread = 0; thread < THREADS; thread++)
             while (slot % 50 == 0 && !atomic_load(&slots[thread][slot])) usleep(1000);
@@ -199,7 +199,7 @@ static void server(void) {
         }
 }
 
-// ---- Every function of the allocator's ---------------------------------------------------------------------------
+// ---- Every function of the allocator -------------------------------------------------------------------------------
 
 static void is_usable(void *at, size_t align, size_t size, const char *name) {
     CHECK(at, "%s gave nothing", name);

@@ -1,5 +1,5 @@
-//! Programs with any allocator have snapshots: with the C library's, in whose place the bundled one is, and with one that
-//! they bring.
+//! Programs with any allocator have snapshots: with the C library's, which the bundled one replaces, and with an allocator of
+//! their own.
 
 mod common;
 
@@ -35,7 +35,7 @@ struct Program {
     file: PathBuf,
 }
 
-/// What a program said about its memory, and its library when it ended.
+/// The output of a program about its memory, and the statistics of its library.
 #[derive(Debug)]
 struct Ended {
     /// MiB of the program's memory in the region, and elsewhere.
@@ -58,7 +58,8 @@ impl Ended {
         self.word(name).parse().unwrap()
     }
 
-    /// All of a large heap is in the region, and snapshots of it are whole, and instantaneous where the engine's are.
+    /// Checks that a large heap is completely in the region, and that its snapshots are complete, and instantaneous if the
+    /// engine's are.
     #[track_caller]
     fn has_snapshots(&self, engine: Engine, snapshots: u64) {
         assert!(self.shared > HEAP * 9 / 10 && self.others < HEAP / 10, "{self:?}");
@@ -73,7 +74,7 @@ impl Program {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("program");
         let mut compiler = Command::new("cc");
-        // Compilers know what malloc does, and leave out what has no effect then.
+        // Compilers know the effect of malloc, and would remove calls without effect.
         compiler.args(["-O1", "-fno-builtin", "-pthread", "-o"]).arg(&file);
         let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
         compiler.args(sources.iter().map(|source| tests.join(source))).args(options);
@@ -114,7 +115,7 @@ impl Program {
     }
 }
 
-/// Has a command run under both libraries, and others that are preloaded after them.
+/// Makes a command run under both libraries, and others that are preloaded after them.
 fn with_libraries(command: &mut Command, engine: Engine, preloaded: &[&str], folder: &Path) {
     let mut all: Vec<OsString> = libraries().map(Into::into).into();
     all.extend(preloaded.iter().map(Into::into));
@@ -132,7 +133,7 @@ fn a_program_with_the_c_librarys_malloc_has_snapshots(engine: Engine) {
     assert_eq!(ended.word("malloc"), "bundled");
     ended.has_snapshots(engine, 3);
 
-    // Without the bundled allocator its heap is elsewhere.
+    // Without the bundled allocator, the heap is elsewhere.
     let program = Program::of_c();
     let mut command = program.command(engine, &LARGE, &[]);
     let ended = program.ended(&command.env("LD_PRELOAD", &libraries()[0]).output().unwrap());
@@ -164,7 +165,7 @@ fn a_python_program_that_forks_to_save_has_snapshots(engine: Engine) {
     let ended = program.run(engine, &[script.to_str().unwrap()], &[]);
     assert_eq!((ended.word("malloc"), ended.number("snapshots")), ("bundled", 1), "{ended:?}");
     assert!(engine != "remap" || ended.number("instantaneous") == 1, "{ended:?}");
-    // A million numbers, strings, and their table.
+    // The memory has a million numbers and strings, and their table.
     assert!(ended.shared > 120 && ended.others < 20, "{ended:?}");
 }
 
@@ -175,7 +176,7 @@ fn a_program_with_jemalloc_linked_statically_keeps_it(engine: Engine) {
     ended.has_snapshots(engine, 3);
 }
 
-/// tcmalloc takes its memory by `sbrk`.
+/// tcmalloc gets its memory from `sbrk`.
 fn tcmalloc_is_kept_and_has_snapshots(engine: Engine) {
     let program = Program::of_c();
     for what in [&LARGE[..], &["server"]] {
@@ -187,7 +188,7 @@ fn tcmalloc_is_kept_and_has_snapshots(engine: Engine) {
     }
 }
 
-/// mimalloc reserves the first memory of each thread, and gets the rights to it later.
+/// mimalloc reserves the first memory of each thread, and gets the access rights later.
 fn mimalloc_is_kept_and_has_snapshots(engine: Engine) {
     let program = Program::of_c();
     let ended = program.run(engine, &LARGE, &["libmimalloc.so.2.0"]);
@@ -195,7 +196,7 @@ fn mimalloc_is_kept_and_has_snapshots(engine: Engine) {
     ended.has_snapshots(engine, 3);
 }
 
-/// The program's allocator uses `sbrk`, and reserves addresses for which it gets the rights later.
+/// The program's allocator uses `sbrk`, and reserves addresses for which it gets the access rights later.
 fn an_allocator_of_the_programs_own_is_kept_and_has_snapshots(engine: Engine) {
     let program = Program::new(&["allocators.c", "own_malloc.c"], &[]);
     let ended = program.run(engine, &LARGE, &[]);

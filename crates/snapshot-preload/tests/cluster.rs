@@ -15,7 +15,7 @@ use cluster::load::{Load, Reads, name};
 use cluster::nodes::Cluster;
 use common::{bgsave, child_of, incomplete, set_save_delay};
 
-/// How many slots are moved, of 5461 of the master that has them.
+/// Number of slots that are moved, of 5461 of the master that has them.
 const SLOTS: u32 = 600;
 
 #[test]
@@ -34,7 +34,7 @@ fn a_cluster_saves_reshards_and_fails_over_under_load() {
     let lost = failed_over(&mut cluster, &load, killed, replica);
     println!("{lost} keys have lost writes that the replica did not have yet; {} reads", load.reads());
 
-    // The new master brings the old one up to date by a snapshot.
+    // The new master updates the old one with a snapshot.
     cluster.restart(killed);
     let before = load.run(Reads::Acknowledged, || {
         cluster.wait_until_agreed();
@@ -59,7 +59,7 @@ fn a_cluster_saves_reshards_and_fails_over_under_load() {
     }
 }
 
-/// Moves slots from a master to another one under load, while all masters save again and again, and gives what was
+/// Moves slots from a master to another one under load, while all masters save repeatedly. Returns the numbers that were
 /// acknowledged before the latest save.
 fn slots_moved(cluster: &Cluster, load: &Load, from: usize, to: usize) -> Vec<u64> {
     load.run(Reads::Acknowledged, || {
@@ -77,7 +77,7 @@ fn slots_moved(cluster: &Cluster, load: &Load, from: usize, to: usize) -> Vec<u6
     })
 }
 
-/// Checks the files that the masters have saved, each in a server without the library, and gives the number of their keys.
+/// Checks the files that the masters have saved, each in a server without the library, and returns the number of their keys.
 fn check_images(cluster: &Cluster, load: &Load, before: &[u64]) -> usize {
     let masters = cluster.masters();
     let keys = masters.iter().map(|node| {
@@ -90,8 +90,8 @@ fn check_images(cluster: &Cluster, load: &Load, before: &[u64]) -> usize {
     keys.sum()
 }
 
-/// Kills a master under load while it saves, and waits until its replica has taken its place. Everything must be there that
-/// was acknowledged before, and what the other masters acknowledged meanwhile. Gives the number of keys that lost a later
+/// Kills a master under load while it saves, and waits until its replica has replaced it. All writes must exist that were
+/// acknowledged before, and those that the other masters acknowledged meanwhile. Returns the number of keys that lost a later
 /// write.
 fn failed_over(cluster: &mut Cluster, load: &Load, killed: usize, replica: usize) -> usize {
     cluster.wait_for_replicas();
@@ -107,7 +107,7 @@ fn failed_over(cluster: &mut Cluster, load: &Load, killed: usize, replica: usize
         bgsave(&mut connection);
         let child = child_of(server);
         cluster.fail_over(killed, replica);
-        // A child that outlives its server ends its work.
+        // A child that outlives its server completes its work.
         let limit = Instant::now() + Duration::from_secs(60);
         while Path::new(&format!("/proc/{child}")).exists() {
             assert!(Instant::now() < limit, "the child {child} of the killed master hangs");

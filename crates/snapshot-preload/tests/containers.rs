@@ -1,7 +1,7 @@
 //! Servers in containers: an OCI runtime runs the distribution's redis-server as an ordinary user without capabilities,
 //! under a filter of system calls, with the device for userfaultfd or without it.
 //!
-//! The host's programs and libraries are the container's, read-only. It has the host's network, where tests talk to it.
+//! The container has the host's programs and libraries, read-only. It has the host's network, which tests use to talk to it.
 
 mod common;
 
@@ -42,8 +42,8 @@ impl Shape {
     }
 }
 
-/// What the default profiles of Docker and Podman refuse to a process without capabilities, as far as it has to do with
-/// memory, processes or mounts.
+/// The system calls that the default profiles of Docker and Podman refuse to a process without capabilities, as far as they
+/// concern memory, processes or mounts.
 fn docker_default() -> Value {
     let refused = [
         "userfaultfd",
@@ -75,8 +75,8 @@ fn docker_default() -> Value {
     })
 }
 
-/// A filter such as systemd's, which ends processes: `SystemCallFilter=@system-service`, `~@privileged @resources`. It
-/// ends them for userfaultfd, too.
+/// A filter such as systemd's, which ends processes: `SystemCallFilter=@system-service`, `~@privileged @resources`. It also ends
+/// them for userfaultfd.
 fn deadly() -> Value {
     let deadly = [
         "userfaultfd",
@@ -111,7 +111,7 @@ struct Container {
 
 /// The runtime, with its state in a folder.
 fn runtime(folder: &Path) -> Command {
-    // It does not manage cgroups, and looks for them all the same. It knows those of version 2 only.
+    // The runtime does not manage cgroups, but looks for them all the same. It only knows version 2.
     const RUN: &str =
         r#"mount -t cgroup2 none /sys/fs/cgroup && exec crun --cgroup-manager=disabled --root "$0" "$@""#;
     let mut command = Command::new("unshare");
@@ -120,7 +120,7 @@ fn runtime(folder: &Path) -> Command {
 }
 
 impl Container {
-    /// Starts one.
+    /// Starts a container.
     fn start(shape: Shape) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
@@ -194,7 +194,7 @@ impl Container {
         })
     }
 
-    /// Saves an exact image while somebody writes.
+    /// Saves an exact image during writes.
     fn saves(&self) {
         fill(&self.server);
         under_load(&self.server, || {
@@ -206,7 +206,7 @@ impl Container {
         exact_prefix(&mut stock.connect());
     }
 
-    /// Ends the server. Gives what the library said, and its statistics, if it wrote any.
+    /// Ends the server. Returns the library's messages, and its statistics, if it wrote any.
     fn stop(mut self) -> (Vec<String>, Option<String>) {
         let _: Result<(), _> = redis::cmd("SHUTDOWN").arg("NOSAVE").query(&mut self.server.connect());
         let mut said = String::new();
@@ -215,7 +215,7 @@ impl Container {
         assert!(status.success(), "{status}: {said}");
         let lines = said.lines().filter(|line| line.contains("bedplate")).map(str::to_owned).collect();
         let statistics = std::fs::read_to_string(self.folder.path().join("data/statistics")).ok();
-        // A line per process: the server is the container's first one.
+        // The file has a line for each process. The server is the container's first one.
         let of_server =
             |text: String| text.lines().find(|line| line.starts_with("pid=1 ")).map(str::to_owned);
         (lines, statistics.and_then(of_server))
@@ -224,7 +224,7 @@ impl Container {
 
 impl Drop for Container {
     fn drop(&mut self) {
-        // The server lives on if a test ends its runtime.
+        // The server continues if a test only ends its runtime.
         let _ = runtime(self.folder.path())
             .args(["delete", "--force", "bedplate-test"])
             .stdout(Stdio::null())
@@ -233,7 +233,7 @@ impl Drop for Container {
         let process = &mut self.server.process;
         let _ = process.kill();
         let _ = process.wait();
-        // Messages of the runtime, the library and the server, for a test that fails.
+        // These are messages of the runtime, the library and the server, for a test that fails.
         if let Some(mut errors) = process.stderr.take().filter(|_| std::thread::panicking()) {
             let mut said = String::new();
             let _ = errors.read_to_string(&mut said);
@@ -242,7 +242,7 @@ impl Drop for Container {
     }
 }
 
-/// The host's device, for a group.
+/// The host's device, with a group.
 fn device() -> Value {
     let numbers = std::fs::read_to_string(NUMBERS).unwrap();
     let (major, minor) = numbers.trim().split_once(':').unwrap();
@@ -260,9 +260,9 @@ fn device() -> Value {
 
 const NUMBERS: &str = "/sys/class/misc/userfaultfd/dev";
 
-/// Whether containers with the device can be made here; otherwise says why not.
+/// Whether containers with the device cannot be made here. Prints the reason if so.
 fn skipped() -> bool {
-    // SAFETY: a question.
+    // SAFETY: only queries the user.
     if unsafe { libc::geteuid() } != 0 {
         println!("skipped: only root can make a container with a device");
         return true;
@@ -274,7 +274,7 @@ fn skipped() -> bool {
     false
 }
 
-/// Whether nobody is without userfaultfd; otherwise says so.
+/// Whether every user has userfaultfd. Prints a line if so.
 fn everybody_may() -> bool {
     let everybody =
         std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").is_ok_and(|text| text.trim() == "1");
@@ -284,7 +284,7 @@ fn everybody_may() -> bool {
     everybody
 }
 
-/// The server saves by snapshots, and the library has nothing to say.
+/// Checks that the server saves with snapshots, and that the library prints nothing.
 #[track_caller]
 fn has_snapshots(shape: Shape) {
     let container = Container::start(shape);
@@ -300,7 +300,7 @@ fn has_snapshots(shape: Shape) {
     assert!(expected.iter().all(|words| statistics.contains(words)), "{statistics}");
 }
 
-/// The server saves as without the library, which says why in one line.
+/// Checks that the server saves as without the library, which prints the reason in one line.
 #[track_caller]
 fn runs_as_before(shape: Shape, why: &[&str]) {
     let container = Container::start(shape);

@@ -1,5 +1,5 @@
-// Maps memory, becomes a daemon or clears its environment, maps more, and forks children that look at both while it and
-// its own parent write. It prints the defect that it found, or "as it was".
+// Maps memory, becomes a daemon or clears its environment, maps more, and forks children that check both while it and its own
+// parent write. It prints the defect that it found, or "as it was".
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ static int is(const unsigned char *at, unsigned char value) {
     return 1;
 }
 
-// A child sees what was when it was forked, whatever its parent writes then.
+// A child sees the content from the fork, whatever its parent writes afterwards.
 static int child_sees(unsigned char *before, unsigned char *after, unsigned char value) {
     int go[2];
     if (pipe(go)) return 0;
@@ -48,7 +48,7 @@ static void live(unsigned char *before) {
     if (!is(before, 1)) what = "what it inherited has changed\n";
     for (int value = 1; value < 5; value++)
         if (!child_sees(before, after, value)) what = "a child saw something else\n";
-    // Given back and had again.
+    // The memory is unmapped and mapped again.
     if (munmap(before, BYTES) || munmap(after, BYTES) || !is(map(9), 9)) what = "memory is lost\n";
     if (write(1, what, strlen(what)) < 0) exit(4);
 }
@@ -58,13 +58,13 @@ int main(int argc, char **argv) {
     int done[2];
     if (argc != 2 || pipe(done)) return 2;
     if (!strcmp(argv[1], "daemon")) {
-        // Its parent ends at once; who waits for the output waits for the daemon.
+        // The parent exits at once. A reader of the output waits for the daemon.
         if (daemon(0, 1)) return 2;
         live(before);
         return 0;
     }
     if (!strcmp(argv[1], "clearenv")) {
-        // Servers do this that show their state in the title of their process.
+        // Servers do this to show their state in the title of their process.
         if (clearenv()) return 2;
         live(before);
         return 0;
@@ -76,7 +76,7 @@ int main(int argc, char **argv) {
         return 0;
     }
     close(done[1]);
-    // It lives on, and writes until the other has ended.
+    // The parent continues, and writes until the other process has ended.
     for (unsigned char value = 100; value < 250; value++) memset(before, value, BYTES);
     char byte;
     return read(done[0], &byte, 1) == 0 ? 0 : 3;

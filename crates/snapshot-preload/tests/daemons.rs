@@ -1,4 +1,4 @@
-//! Servers that make themselves daemons have snapshots as others have.
+//! Servers that become daemons have snapshots like others.
 
 mod common;
 
@@ -15,17 +15,17 @@ fn a_redis_that_is_a_daemon_saves_by_snapshots(engine: Engine) {
     let server = Server::start_daemon(folder.path(), engine);
     let statistics = scenarios::saves_under_load_are_exact_images(server, folder.path(), 2);
     assert_eq!(incomplete(&statistics), 0);
-    // The data are in the daemon's own region, not in what it inherited: that has few pages. How many of the
-    // pages the load writes beside a save depends on the machine.
+    // The data are in the daemon's own region, not in the inherited one, which has few pages. The number of pages that the load
+    // writes during a save depends on the machine.
     assert!(statistics["pages_copied"] > KEYS * 500 / 4096 / 20, "{statistics:?}");
 }
 
-/// What a daemon had before it became one is the same afterwards, in itself and in its children, while its parent lives
-/// on and writes.
+/// The memory that a daemon had before it became one stays unchanged, in itself and in its children, while its parent continues
+/// and writes.
 fn what_daemons_inherited_is_theirs(engine: Engine) {
     let folder = tempfile::tempdir().unwrap();
     let program = build_program(folder.path());
-    // With `daemon` the parent ends at once: sometimes before its child has said anything to it.
+    // With `daemon` the parent exits at once, sometimes before its child has sent anything to it.
     for how in ["setsid"].into_iter().chain(["daemon"; 10]) {
         memory_is_as_it_was(&program, how, engine);
     }

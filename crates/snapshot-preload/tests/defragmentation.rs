@@ -1,5 +1,5 @@
-//! Active defragmentation moves what servers have in memory. It takes one that was built with Redis's own jemalloc:
-//! `BEDPLATE_TEST_REDIS` names it, for distributions' are not.
+//! Active defragmentation moves data in a server's memory. It needs a server that was built with Redis's own jemalloc.
+//! `BEDPLATE_TEST_REDIS` names it, because distributions' servers are not.
 
 mod common;
 
@@ -35,7 +35,7 @@ fn images_are_exact_while_memory_is_defragmented(engine: Engine) {
     let moved = || info(&mut server.connect(), "stats", "active_defrag_hits").parse::<u64>().unwrap();
     let mut before = moved();
     for round in 0..4 {
-        // Values of which every second one goes: holes everywhere.
+        // Every second value is deleted, which leaves holes everywhere.
         let mut connection = server.connect();
         for start in (0..KEYS).step_by(1000) {
             let mut pipeline = redis::pipe();
@@ -50,7 +50,7 @@ fn images_are_exact_while_memory_is_defragmented(engine: Engine) {
             let keys: Vec<_> = (start..start + 1000).map(|key| format!("hole {key}")).collect();
             let _: u64 = connection.del(keys).unwrap();
         }
-        // Redis moves nothing while there is a child, but until just before it and at once after it.
+        // Redis moves nothing while a child exists. But it moves data until just before and directly after.
         under_load(&server, || {
             for _ in 0..3 {
                 let limit = Instant::now() + Duration::from_secs(30);

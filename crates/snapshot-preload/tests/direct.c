@@ -1,5 +1,5 @@
-// A program into whose memory devices write beside its forks. Its argument says how it asks for that; what is wrong is said
-// on the standard error.
+// A program into whose memory devices write during its forks. Its argument selects the way in which it requests that. It prints
+// errors on the standard error.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -94,7 +94,7 @@ static void end_read(struct ring *ring, int bytes) {
     atomic_store(head, *head + 1);
 }
 
-// Data comes for reads that began before a fork, after it, and when the child has ended.
+// Data arrives after a fork, and after the end of the child, for reads that began before the fork.
 static void reads_beside_forks(struct ring *ring, unsigned char *at, size_t bytes) {
     enum { READ = 100 };
     int data[2];
@@ -104,7 +104,7 @@ static void reads_beside_forks(struct ring *ring, unsigned char *at, size_t byte
         memset(at, 1, bytes);
         begin_read(ring, data[0], at + 1000, READ);
         int go = child_that_sees(at, bytes, 1);
-        // The rest of the page is the program's.
+        // The rest of the page belongs to the program.
         at[0] = 2;
         memset(values, 10 + round, READ);
         CHECK(write(data[1], values, READ) == READ, "write");
@@ -113,7 +113,7 @@ static void reads_beside_forks(struct ring *ring, unsigned char *at, size_t byte
         begin_read(ring, data[0], at + 2000, READ);
         close(go);
         reap();
-        // The thread that merges has the time to do it.
+        // This leaves the merging thread time to run.
         rest(300);
         at[0] = 3;
         CHECK(write(data[1], values, READ) == READ, "write");
@@ -132,7 +132,7 @@ static void ring(void) {
     reads_beside_forks(&ring, at, BYTES);
 }
 
-// The same, when snapshots have been taken before.
+// The same, after snapshots have been taken.
 static void late_ring(void) {
     enum { BYTES = 4 * MIB };
     unsigned char *at = map(BYTES, 1);
@@ -145,7 +145,7 @@ static void late_ring(void) {
     reads_beside_forks(&ring, at, BYTES);
 }
 
-// Nobody sees how the ring is set up, but it is there at the next fork.
+// The library does not see the setup of the ring, but finds the ring at the next fork.
 static void bare_ring(void) {
     enum { BYTES = 4 * MIB };
     unsigned char *at = map(BYTES, 1);
@@ -177,7 +177,7 @@ static atomic_int is_over;
 
 static unsigned char content(size_t piece, size_t i) { return 1 + (piece * 7 + i) % 250; }
 
-// Reads sectors into pages of which the program writes another part meanwhile, again and again.
+// Repeatedly reads sectors into pages while the program writes to another part of them.
 static void *read_for_ever(void *from) {
     unsigned char sector[SECTOR];
     while (!is_over)
@@ -244,7 +244,7 @@ static void direct_openat(void) { reads_of_a_file(open_at); }
 static void direct_syscall(void) { reads_of_a_file(by_call); }
 static void direct_fcntl(void) { reads_of_a_file(set_later); }
 
-// A file that is written directly is only read from memory.
+// A file that is written directly only reads memory.
 static void direct_writes(void) {
     unsigned char *at = map(4 * MIB, 1);
     int file = open("direct.data", O_CREAT | O_WRONLY | O_DIRECT, 0600);
@@ -254,7 +254,7 @@ static void direct_writes(void) {
     reap();
 }
 
-// Memory is there once, though it has become private, also what the program maps and gives back afterwards.
+// Memory exists only once although it has become private. This includes memory that the program maps and releases afterwards.
 static void memory(void) {
     enum { BYTES = 64 * MIB };
     unsigned char *at = map(BYTES, 1);
@@ -272,7 +272,7 @@ static void memory(void) {
     }
     CHECK(status("VmRSS") <= 128 + 24, "%ld MiB are resident", status("VmRSS"));
     CHECK(is(at, BYTES / 2, 1) && is(more, BYTES, 2) && is(again, BYTES / 2, 3), "memory has changed");
-    // Memory that is given back is free, and memory that was never used takes nothing.
+    // Released memory is free, and memory that was never used takes nothing.
     CHECK(!madvise(more, BYTES / 2, MADV_DONTNEED) && is(more, BYTES / 2, 0), "madvise");
     CHECK(!munmap(more, BYTES), "munmap");
     void *sparse = mmap(NULL, 4 * BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -1,18 +1,18 @@
-//! Devices write into the memory of a program that forks: what they write is never lost.
+//! Devices write into the memory of a program that forks. Their data is never lost.
 
 mod common;
 
 use common::Engine;
 use common::program::{Program, succeeds};
 
-/// The program's exit status where the machine lacks something that it needs.
+/// The program's exit status if the machine lacks something that it needs.
 const SKIPPED: i32 = 77;
 
 fn program() -> Program {
     Program::new("direct.c", &["-l:liburing.so.2"])
 }
 
-/// Runs the program in a folder that allows direct reads. Gives what it said, or none if it was skipped.
+/// Runs the program in a folder that allows direct reads. Returns its output, or none if it was skipped.
 fn run(program: &Program, engine: Engine, what: &str) -> Option<String> {
     let output = program.command(engine, "", what).output().unwrap();
     if output.status.code() == Some(SKIPPED) {
@@ -23,7 +23,7 @@ fn run(program: &Program, engine: Engine, what: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// With `remap`, its forks were ordinary ones, and one line said so.
+/// Checks that with `remap`, its forks were ordinary ones, and that one line said so.
 fn forks_as_usual(what: &str) {
     let program = program();
     let Some(said) = run(&program, "remap", what) else { return };

@@ -1,5 +1,5 @@
-// An allocator that is a part of the program: it takes its first memory by sbrk, and then reserves addresses, to which it
-// gets the rights piece by piece. It never uses memory twice. It is for programs with one thread.
+// An allocator that is a part of the program: it gets its first memory from sbrk, and then reserves addresses, whose access
+// rights it gets piece by piece. It never uses memory twice. It is for programs with one thread.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdint.h>
@@ -17,7 +17,7 @@ static void defect(const char *what) {
     _exit(1);
 }
 
-// Gets more memory by sbrk. What was given back is zero when it comes again.
+// Gets more memory from sbrk. Memory that was released is zero when it is returned again.
 static int grow_by_break(void) {
     char *more = sbrk(PIECE);
     if (more == (void *)-1) return 0;
@@ -30,7 +30,7 @@ static int grow_by_break(void) {
     return 1;
 }
 
-// Reserves addresses as the allocator does.
+// Reserves addresses like the allocator.
 char *reserve(size_t bytes) {
     return mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 }

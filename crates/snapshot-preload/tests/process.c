@@ -1,5 +1,5 @@
-// A process under the library does what any process may do. Its argument says what; what is wrong is said on the standard
-// error.
+// A process under the library does everything that any process may do. Its argument selects the action. It prints errors on the
+// standard error.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 
 #include "common/check.h"
 
-// More children live at once than there ever could be snapshots.
+// More children exist at once than there could ever be snapshots.
 static void children(void) {
     enum { CHILDREN = 40, BYTES = 2 * MIB };
     unsigned char *at = map(BYTES, 0);
@@ -26,7 +26,7 @@ static void children(void) {
         fcntl(go[i], F_SETFD, FD_CLOEXEC);
     }
     memset(at, 255, BYTES);
-    // Children have the ends of pipes of those before them, so the last one goes first.
+    // Children have the ends of pipes of earlier children, so the last one ends first.
     for (int i = CHILDREN; i-- > 0;) {
         close(go[i]);
         reap();
@@ -34,7 +34,7 @@ static void children(void) {
     CHECK(is(at, BYTES, 255), "the parent's memory has changed");
 }
 
-// Memory that is locked is what the program has, not all that it could have.
+// Only the program's present memory is locked, not all that it could have.
 static void locked(void) {
     unsigned char *at = map(32 * MIB, 1);
     CHECK(!mlockall(MCL_CURRENT | MCL_FUTURE), "mlockall");
@@ -48,14 +48,14 @@ static void locked(void) {
     CHECK(status("VmRSS") < 400, "%ld MiB are resident after a snapshot", status("VmRSS"));
 }
 
-// Nothing counts twice: not when it is idle, and not while a child lives and nothing is written.
+// No memory counts twice: neither when the program is idle, nor while a child exists and nothing is written.
 static void resident(void) {
     enum { BYTES = 128 * MIB };
     unsigned char *at = map(BYTES, 1);
     rest(1500);
     CHECK(status("VmRSS") < 128 * 21 / 20 + 8, "%ld MiB are resident", status("VmRSS"));
     int go = child_that_sees(at, BYTES, 1);
-    // What was set aside is dropped in the background.
+    // Detached tables are dropped in the background.
     for (int i = 0; i < 200 && status("VmRSS") > 32; i++) rest(10);
     CHECK(is(at, BYTES, 1), "memory has changed");
     CHECK(status("VmRSS") < 128 * 21 / 20 + 8, "%ld MiB are resident beside a child", status("VmRSS"));
@@ -63,7 +63,7 @@ static void resident(void) {
     reap();
 }
 
-// A core dump has what the program has.
+// A core dump has the program's memory.
 static void dump(void) {
     unsigned char *at = map(32 * MIB, 1);
     int go = child_that_sees(at, 32 * MIB, 1);
@@ -73,7 +73,7 @@ static void dump(void) {
     abort();
 }
 
-// Pages that are given back one by one while a child lives are zero, and their memory is free.
+// Pages that are released one by one while a child exists are zero, and their memory is free.
 static void discards(void) {
     enum { PAGES = 40000 };
     size_t bytes = (size_t)PAGES * PAGE;
@@ -87,7 +87,7 @@ static void discards(void) {
     CHECK(after < before - 70, "%ld MiB of %ld are left", after, before);
     for (size_t page = 0; page < PAGES; page++)
         CHECK(is(at + page * PAGE, PAGE, page % 2 ? 2 : 0), "page %zu", page);
-    // Some are used again.
+    // Some pages are used again.
     for (size_t page = 0; page < PAGES; page += 20) at[page * PAGE] = 3;
     close(go);
     reap();
@@ -100,7 +100,7 @@ static void discards(void) {
     }
 }
 
-// Memory of which a part is locked is given back while a child lives, and shared again afterwards.
+// Memory of which a part is locked is released while a child exists, and shared again afterwards.
 static void locked_part(void) {
     enum { BYTES = 64 * MIB };
     unsigned char *gone = map(BYTES, 1), *kept = map(BYTES, 1);
@@ -123,7 +123,7 @@ static void locked_part(void) {
     CHECK(is(kept, BYTES, 3), "memory has changed");
 }
 
-// A mapping is replaced of which a part was given back before.
+// A mapping is replaced of which a part was released before.
 static void fixed(void) {
     unsigned char *at = map(4 * MIB, 1);
     CHECK(!munmap(at + MIB, 2 * MIB), "munmap");
@@ -143,7 +143,7 @@ static void fixed(void) {
     CHECK(is(at, 4 * MIB, 4), "memory has changed");
 }
 
-// A child that has become another program is left alone, whatever its parent writes.
+// A child that has executed another program is left alone, whatever its parent writes.
 static void programs(void) {
     enum { BYTES = 8 * MIB };
     unsigned char *at = map(BYTES, 1);
@@ -166,7 +166,7 @@ static void programs(void) {
     }
 }
 
-// Memory of which a part had other rights can be written again when it was unmapped, or replaced.
+// Memory of which a part had other access rights can be written again after it was unmapped or replaced.
 static void rights(void) {
     enum { BYTES = 4 * MIB };
     for (int i = 0; i < 4; i++) {
@@ -187,7 +187,7 @@ static void rights(void) {
     }
 }
 
-// Memory is not made executable without a word where it would not be.
+// A request to make memory executable fails if it has no effect.
 static void code(void) {
     unsigned char *at = map(MIB, 0xc3);
     if (mprotect(at, MIB, PROT_READ | PROT_EXEC)) {
@@ -200,7 +200,7 @@ static void code(void) {
 #endif
 }
 
-// A child of vfork has the owner's memory: what it gives back is given back.
+// A child of vfork has the owner's memory, so the memory that it releases is released in the owner.
 static void vforks(void) {
     enum { BYTES = 4 * MIB };
     unsigned char *at = map(BYTES, 1);
@@ -275,7 +275,7 @@ static void writers(void) {
             _exit(0);
         }
         reap();
-        // Until all is shared again.
+        // This waits until all pages are shared again.
         rest(3000);
     }
     _exit(0);

@@ -1,4 +1,4 @@
-//! A process under the library does what any process may do: it has many children, locks its memory, dumps core, runs
+//! A process under the library does everything that any process may do: it has many children, locks its memory, dumps core, runs
 //! under limits, and its memory is counted once.
 
 mod common;
@@ -47,7 +47,7 @@ fn a_core_dump_has_what_is_used() {
             .find(|entry| entry.file_name().to_string_lossy().starts_with("core"));
         let core = core.expect("a core dump").metadata().unwrap();
         let mib = |bytes: u64| bytes >> 20;
-        // The memory that the program has used, and what belongs to the region's accounts.
+        // This is the memory that the program has used, and the region's own data.
         assert!((32..200).contains(&mib(core.blocks() * 512)), "{engine}: {} MiB", mib(core.blocks() * 512));
         assert!(mib(core.size()) < 400, "{engine}: {} MiB with holes", mib(core.size()));
     }
@@ -123,7 +123,7 @@ fn code_needs_an_engine_whose_parts_have_rights() {
     }
 }
 
-/// A limit on the size of files keeps memory files small, too.
+/// A limit on the size of files also applies to memory files.
 #[test]
 fn a_program_with_a_limit_on_files_runs_without_snapshots() {
     let program = Program::new("process.c", &[]);
@@ -138,7 +138,7 @@ fn a_program_with_a_limit_on_files_runs_without_snapshots() {
 /// A user who may open the device needs no capability.
 #[test]
 fn an_ordinary_user_has_snapshots() {
-    // A device of its own, which everybody may open, in the place of the machine's.
+    // The test has its own device, which every user may open, in place of the machine's.
     const OPEN_TO_ALL: &str = r#"
         set -e
         mkdir "$FOLDER/dev"

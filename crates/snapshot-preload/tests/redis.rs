@@ -1,5 +1,5 @@
-//! The distribution's redis-server, unmodified, saves its memory by snapshots: what it writes is an exact image of one
-//! moment, and nothing that happens to its children or its memory meanwhile harms it.
+//! The distribution's redis-server, unmodified, saves its memory with snapshots. The saved file is an exact image of one moment,
+//! and events in its children or its memory meanwhile do not change it.
 
 mod common;
 
@@ -34,7 +34,7 @@ fn the_log_is_rewritten_under_load(engine: Engine) {
 
 fn a_stock_replica_gets_everything(engine: Engine) {
     let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    // Both ways of a full synchronization: over a file and directly.
+    // Both ways of a full synchronization are tested: over a file and directly.
     for diskless in ["no", "yes"] {
         let server = Server::start(folder.path(), Some(engine), &["--repl-diskless-sync", diskless]);
         fill(&server);
@@ -80,10 +80,10 @@ fn a_full_disk_is_an_error_and_no_more(engine: Engine) {
     assert!(Command::new("umount").arg(&disk).status().unwrap().success());
 }
 
-/// Values that are evicted, moved and freed all the time, and small pages.
+/// Values are evicted, moved and freed all the time, and pages are small.
 fn eviction_and_small_pages_do_no_harm(engine: Engine) {
     let folder = tempfile::tempdir().unwrap();
-    // SAFETY: nothing: this test's own process has one more variable, that only the servers read.
+    // SAFETY: the variable is in this test's own process, and only the servers read it.
     unsafe { std::env::set_var("BEDPLATE_SNAPSHOT_HUGE_PAGES", "0") };
     let options =
         ["--maxmemory", "20mb", "--maxmemory-policy", "allkeys-lru", "--lazyfree-lazy-eviction", "yes"];
@@ -112,7 +112,7 @@ fn eviction_and_small_pages_do_no_harm(engine: Engine) {
 
 #[test]
 fn without_userfaultfd_it_says_so_once_and_works() {
-    // SAFETY: a question.
+    // SAFETY: only queries the user.
     if unsafe { libc::geteuid() } != 0 {
         println!("skipped: only root can take userfaultfd away from a program");
         return;
@@ -122,7 +122,7 @@ fn without_userfaultfd_it_says_so_once_and_works() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    // Where nobody may read it, if it is in root's home.
+    // If the library is in root's home, other users cannot read it.
     let library = {
         let copy = folder.path().join("preload.so");
         std::fs::copy(library(), &copy).unwrap();

@@ -1,14 +1,14 @@
 //! Redis's own test suite, of which every server runs under the library with the engine `remap`.
 //!
-//! A part of the suite runs unless told otherwise: what saves, rewrites a log, or synchronizes replicas ([`UNITS`]).
-//! `BEDPLATE_TEST_UNITS=all` runs all of it, which takes many minutes, and `BEDPLATE_TEST_UNITS=integration/aof,unit/multi`
-//! runs these units. `BEDPLATE_TEST_STOCK=1` runs them without the library, to find out which tests fail for reasons of the
-//! machine ([`TOLERATED`]). `BEDPLATE_REDIS_SUITE=FOLDER` names another copy of the suite; the one that `make setup`
-//! fetches belongs to Debian's Redis 7.0.15.
+//! By default, a part of the suite runs: the units that save, rewrite a log, or synchronize replicas ([`UNITS`]).
+//! `BEDPLATE_TEST_UNITS=all` runs all of it, which takes many minutes, and `BEDPLATE_TEST_UNITS=integration/aof,unit/multi` runs
+//! these units. `BEDPLATE_TEST_STOCK=1` runs them without the library, to find out which tests fail because of the machine
+//! ([`TOLERATED`]). `BEDPLATE_REDIS_SUITE=FOLDER` names another copy of the suite. The one that `make setup` fetches belongs to
+//! Debian's Redis 7.0.15.
 //!
-//! Many of Redis's tests wait for a fixed time, and fail now and then on a busy machine. So a unit that fails runs once more.
-//! This test fails if a unit fails twice, or hangs twice, or leaves a snapshot incomplete. The servers' statistics must say
-//! that they took snapshots by moving page tables.
+//! Many of Redis's tests wait for a fixed time, and sometimes fail on a busy machine. So a unit that fails runs once more. This
+//! test fails if a unit fails twice, or hangs twice, or leaves a snapshot incomplete. The servers' statistics must show that they
+//! took snapshots by moving page tables.
 
 mod common;
 
@@ -23,8 +23,8 @@ use bedplate_redis_suite::{
 };
 use common::{Statistics, library, statistics_of};
 
-/// The units that run unless told otherwise. Those that take longest come first. `integration/replication` and
-/// `integration/replication-psync` take three minutes each and are left to longer runs.
+/// The default units. Those that take longest come first. `integration/replication` and `integration/replication-psync` take
+/// three minutes each and are left to longer runs.
 const UNITS: [&str; 18] = [
     "integration/replication-4",
     "integration/psync2",
@@ -46,20 +46,20 @@ const UNITS: [&str; 18] = [
     "unit/wait",
 ];
 
-/// Tests that may fail, because they fail without the library, too: the unit, the test, and why.
+/// Tests that may fail, because they also fail without the library: the unit, the test, and the reason.
 const TOLERATED: [(&str, &str, &str); 0] = [];
 
 /// Units of which no test is run: the first has none, and the second takes servers that encrypt connections.
 const WITHOUT_TESTS: [&str; 2] = ["unit/printver", "unit/tls"];
 
-/// The units that are run at the same time. Their tests spend most of the time waiting.
+/// Number of units that run at the same time. Their tests spend most of the time waiting.
 const CONCURRENT: u16 = 6;
 
 /// The first port that the servers use.
 const FIRST_PORT: u16 = 21111;
 
-/// The time after which a unit is given up. The longest of [`UNITS`] takes a minute on an idle machine, and the longest of
-/// all units three.
+/// The time after which a unit is abandoned. The longest of [`UNITS`] takes a minute on an idle machine, and the longest of all
+/// units three minutes.
 const UNIT_LIMIT: Duration = Duration::from_secs(300);
 const LONG_UNIT_LIMIT: Duration = Duration::from_secs(900);
 
@@ -118,7 +118,7 @@ fn the_tests_of_redis_pass_under_the_library() {
     assert!(stock || totals.instantaneous > 0, "no server took a snapshot by moving page tables: {totals:?}");
 }
 
-/// The units that are run.
+/// The units to run.
 fn chosen(suite: &Path) -> Vec<String> {
     let known = units(suite).unwrap();
     match std::env::var("BEDPLATE_TEST_UNITS").as_deref() {
@@ -189,19 +189,19 @@ impl UnitRun {
             unit: unit.into(),
             is_stock: library.is_none(),
             outcomes,
-            // A line per server.
+            // The file has a line for each server.
             servers: text.lines().map(statistics_of).collect(),
             has_other_engines: text.lines().any(|line| !line.contains(" engine=remap ")),
             workspace,
         }
     }
 
-    /// Whether the library did what it must not do, however long things take.
+    /// Whether the library broke a promise that does not depend on timing.
     fn violates_a_promise(&self) -> bool {
         self.has_other_engines || self.sum("incomplete") > 0
     }
 
-    /// How many tests passed, failed and were not run.
+    /// Number of tests that passed, failed and were not run.
     fn counts(&self) -> [usize; 3] {
         let mut counts = [0; 3];
         for outcome in self.outcomes.iter().flat_map(Outcomes::values) {
@@ -228,8 +228,8 @@ impl UnitRun {
         )
     }
 
-    /// What is wrong with the run, a line or more for each error. `again` runs the unit without the library, which tells
-    /// whether a failure is the library's.
+    /// The errors of the run, with one or more lines for each. `again` runs the unit without the library, which shows whether the
+    /// library causes a failure.
     fn errors(mut self, again: impl FnOnce() -> UnitRun) -> String {
         let unit = self.unit.clone();
         let mut text = String::new();

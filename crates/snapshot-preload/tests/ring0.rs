@@ -1,5 +1,5 @@
-//! The same under the engine of ring 0, in a virtual machine: the server runs in ring 0, and its children, which save, on
-//! processors of their own whose page tables show a snapshot.
+//! The same under the engine of ring 0, in a virtual machine. The server runs in ring 0. Its children, which save, run on
+//! processors whose page tables show a snapshot.
 
 mod common;
 
@@ -10,8 +10,7 @@ use std::time::Duration;
 use bedplate_vm::{File, Job, Kernel, Machine, Series};
 use common::*;
 
-/// Runs a test's body where this is a guest already; and elsewhere this binary's test of that name in a guest of its
-/// own.
+/// Runs a test's body if this is a guest already. Otherwise runs this binary's test of that name in a guest of its own.
 fn in_ring0(series: Series, name: &str, body: impl FnOnce()) {
     if in_guest() {
         return body();
@@ -38,7 +37,7 @@ fn in_ring0(series: Series, name: &str, body: impl FnOnce()) {
     );
 }
 
-/// Checks what the server said about its snapshots' children.
+/// Checks the server's counts of its snapshots' children.
 fn check(statistics: &Statistics) {
     println!("{statistics:?}");
     assert_eq!(statistics["children"], statistics["snapshots"], "{statistics:?}");
@@ -76,7 +75,7 @@ fn memory_given_back_is_still_in_the_image() {
     });
 }
 
-/// A program that has cleared its environment maps memory where it did before.
+/// A program that has cleared its environment maps memory in the same place as before.
 #[test]
 fn the_environment_is_read_once() {
     in_ring0(Series::V6_12, "the_environment_is_read_once", || {
@@ -86,7 +85,7 @@ fn the_environment_is_read_once() {
 
 #[test]
 fn without_ring0_it_says_so_once_and_works() {
-    // SAFETY: a question.
+    // SAFETY: only queries the user.
     if unsafe { libc::geteuid() } != 0 {
         println!("skipped: only root can take /dev/kvm away from a program");
         return;
@@ -99,7 +98,7 @@ fn without_ring0_it_says_so_once_and_works() {
     );
     let port = free_port();
     let mut command = Command::new("unshare");
-    // Without /dev/kvm.
+    // This runs without /dev/kvm.
     let hide = format!("mount -t tmpfs none /dev; mknod /dev/null c 1 3; mknod /dev/urandom c 1 9; {script}");
     command.args(["--mount", "sh", "-c", &hide, "sh", "redis-server", "--port", &port.to_string()]);
     command.args(["--save", "", "--loglevel", "warning", "--dir"]).arg(folder.path());

@@ -1,4 +1,4 @@
-//! What holds for Redis holds for Valkey, whose saving is not the same code any more.
+//! The properties of Redis also hold for Valkey, whose code for saving differs by now.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::{
 
 const VALKEY: &str = "valkey-server";
 
-/// Whether it is installed; otherwise says that the test is skipped.
+/// Whether it is installed. If not, prints that the test is skipped.
 fn is_there() -> bool {
     let found = std::process::Command::new(VALKEY).arg("--version").output().is_ok();
     if !found {

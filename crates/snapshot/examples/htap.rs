@@ -1,5 +1,5 @@
-//! Transactions and analytics on the same memory (paper 7.3): threads move amounts between the words of an array, and
-//! every snapshot of it is summed up while they go on. Whatever they did before it, the sum is zero.
+//! Transactions and analytics on the same memory (paper 7.3): threads move amounts between the words of an array, and every
+//! snapshot of it is summed up while they continue. Whatever they did before the snapshot, the sum is zero.
 //!
 //! `cargo run --release -p bedplate-snapshot --example htap -- --engine uffd --mib 1024 --every-ms 20`; with `--engine
 //! ring0` where there is ring 0, or by `bedplate vm run -- target/release/examples/htap --engine ring0`.
@@ -15,25 +15,25 @@ use clap::Parser;
 /// Updates an array by transactions and scans every snapshot of it.
 #[derive(Parser)]
 struct Options {
-    /// remap, uffd, fork or ring0; unless told, the best one that works here.
+    /// The engine: remap, uffd, fork or ring0. Default: the best one that works here.
     #[arg(long)]
     engine: Option<Kind>,
     /// The array's size in MiB (the paper's: 4096).
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..1 << 24))]
     mib: u32,
-    /// The time between two snapshots in milliseconds; 0 for one after the other.
+    /// The time between two snapshots in milliseconds; 0: no pause between snapshots.
     #[arg(long, default_value_t = 20)]
     every_ms: u64,
     /// Threads that update.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     threads: u16,
-    /// Scans at a time; when they take longer than the time between snapshots, the next snapshot waits.
+    /// Maximum number of concurrent scans. If they take longer than the time between snapshots, the next snapshot waits.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=8))]
     scans: u16,
-    /// How long it runs.
+    /// Duration of the run.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
-    /// Have the kernel back the array with huge pages, if it can.
+    /// Let the kernel back the array with huge pages, if it can.
     #[arg(long)]
     huge_pages: bool,
     /// Scan in a child process, at the array's own address (uffd).
@@ -41,12 +41,12 @@ struct Options {
     in_child: bool,
 }
 
-/// What happened since the line before.
+/// The counts since the previous line.
 #[derive(Default)]
 struct Seen {
     snapshots: u32,
     scans: u32,
-    /// From a snapshot to the end of its scan: so old is what a result tells.
+    /// Time from a snapshot to the end of its scan, which is the age of a result.
     ages: Duration,
     oldest: Duration,
     pauses: Duration,
@@ -99,7 +99,7 @@ fn run(options: &Options) -> Result<(), Error> {
     })
 }
 
-/// Moves an amount from one word to another, again and again.
+/// Repeatedly moves an amount from one word to another.
 fn update(memory: &Memory, over: &AtomicBool, updates: &AtomicU64, seed: u64) {
     const BATCH: u64 = 256;
     let words = memory.words();
@@ -119,7 +119,7 @@ fn update(memory: &Memory, over: &AtomicBool, updates: &AtomicU64, seed: u64) {
     }
 }
 
-/// A scan's result: the sum, and how long after `taken` it was there.
+/// A scan's result: the sum, and the time from `taken` to the end of the scan.
 fn scan(view: &View<'_>, taken: Instant) -> Vec<u8> {
     let sum = view.words().iter().fold(0u64, |sum, word| sum.wrapping_add(*word));
     let age = taken.elapsed().as_nanos() as u64;

@@ -1,10 +1,10 @@
-//! A checkpoint file that is brought up to date from the pages that changed only.
+//! A checkpoint file that is updated with the changed pages only.
 //!
-//! Threads move amounts between the words of an array. Each checkpoint is a snapshot: the first one is written whole, each
-//! later one writes what changed since the one before over the old content. The file is then the array as it was at the
-//! snapshot, which the example proves: the words' sum is zero, and the file has what the snapshot has.
+//! Threads move amounts between the words of an array. Each checkpoint is a snapshot. The first one is written completely. Each
+//! later one overwrites the parts that changed since the previous one. The file is then the array as it was at the snapshot. The
+//! example verifies this: the words' sum is zero, and the file equals the snapshot.
 //!
-//! A real database writes to a journal or to a second file first: a crash in the middle leaves the file between two
+//! A real database writes to a journal or to a second file first, because a crash in the middle leaves the file between two
 //! checkpoints.
 //!
 //! `cargo run --release -p bedplate-snapshot --example incremental -- --mib 256 --checkpoints 5`
@@ -25,7 +25,7 @@ struct Options {
     /// The array's size in MiB.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..1 << 24))]
     mib: u32,
-    /// How many checkpoints are written.
+    /// Number of checkpoints.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     checkpoints: u32,
     /// The time between two checkpoints in milliseconds.
@@ -34,7 +34,7 @@ struct Options {
     /// The part of the array, in percent, that the threads write to.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100))]
     percent: u64,
-    /// The checkpoint file; unless told, a temporary one.
+    /// The checkpoint file. Default: a temporary one.
     #[arg(long)]
     file: Option<PathBuf>,
 }
@@ -84,8 +84,8 @@ fn checkpoints(memory: &Memory, file: &File, options: &Options) -> Result<(), Bo
         let written = write(&snapshot, file, latest.as_ref())?;
         match snapshot.check() {
             Ok(()) => {}
-            // The file may have wrong pages now. All of them changed since the checkpoint before, so the next one, which is
-            // compared with the same, writes them again.
+            // The file may have wrong pages now. All of them changed since the previous checkpoint. The next one is compared with
+            // the same checkpoint, so it writes them again.
             Err(bedplate_snapshot::Error::Incomplete) => {
                 println!("{number:>10} was given up for lack of memory");
                 continue;
@@ -106,7 +106,7 @@ fn checkpoints(memory: &Memory, file: &File, options: &Options) -> Result<(), Bo
     Ok(())
 }
 
-/// Brings the file up to date from the checkpoint before, if there is one, and gives how many bytes that took.
+/// Updates the file from the previous checkpoint, if there is one. Returns the number of bytes written.
 fn write(snapshot: &Snapshot, file: &File, latest: Option<&Bookmark>) -> Result<usize, Box<dyn Error>> {
     let Some(latest) = latest else {
         file.write_all_at(snapshot.bytes(), 0)?;

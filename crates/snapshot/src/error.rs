@@ -1,6 +1,6 @@
 //! The errors of this crate. Each message is one line and says, where possible, how to fix the problem.
 
-/// Why a memory or a snapshot is not available.
+/// The reason why a memory or a snapshot is not available.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -167,7 +167,7 @@ impl Heap {
     /// Takes a snapshot for threads of this process; see [`Memory::snapshot`].
     ///
     /// # Errors
-    /// As for [`Memory::snapshot`].
+    /// The same as for [`Memory::snapshot`].
     pub fn snapshot(&self) -> Result<Snapshot, Error> {
         self.state.memory.snapshot()
     }
@@ -176,7 +176,7 @@ impl Heap {
     /// the same addresses there. The child can allocate from the free blocks, but its heap does not grow.
     ///
     /// # Errors
-    /// As for [`Memory::spawn_in_child`].
+    /// The same as for [`Memory::spawn_in_child`].
     pub fn spawn_in_child(&self, task: impl FnOnce(&View<'_>) -> Vec<u8>) -> Result<Task, Error> {
         let mut lock = ManuallyDrop::new(self.blocks());
         let in_child = &raw mut lock;

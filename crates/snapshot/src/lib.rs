@@ -8,7 +8,7 @@
 //! - [`Memory::snapshot`] returns a handle that threads of the process read, at another address than the memory's.
 //! - [`Memory::spawn_in_child`] runs a task in a child, which sees the memory at its own address.
 //! - [`Memory::spawn`] runs a task in a thread or in a child, depending on the engine.
-//! - [`Memory::grow`] makes more of what was [reserved](Builder::reserve) accessible.
+//! - [`Memory::grow`] makes more of the [reserved](Builder::reserve) part accessible.
 //! - [`Memory::into_heap`] makes the memory an allocator for hash maps, vectors and the like.
 //! - [`Snapshot::changed_since`] lists the pages that changed since an earlier snapshot.
 //!

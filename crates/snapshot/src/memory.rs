@@ -26,11 +26,10 @@ pub struct Builder {
 impl Builder {
     /// Sets the engine. The default is the best one that works on this machine.
     ///
-    /// That is `remap`, which has the shortest pause, also for snapshots that threads of this process read. It is
-    /// `uffd` if [several](Self::snapshots_at_once) snapshots of the latter kind are requested. If neither works,
-    /// it is `fork`. `remap` is not chosen if `vm.overcommit_memory` is 2. `docs/snapshot.md` says which programs
-    /// must request `uffd`, for instance programs that have devices write into the memory (`O_DIRECT`, registered
-    /// buffers).
+    /// The best one is `remap`, which has the shortest pause, even for snapshots that threads of this process read. It is `uffd`
+    /// if [several](Self::snapshots_at_once) snapshots of the latter kind are requested. If neither works, it is `fork`. `remap`
+    /// is not chosen if `vm.overcommit_memory` is 2. `docs/snapshot.md` says which programs must request `uffd`, for instance
+    /// programs that have devices write into the memory (`O_DIRECT`, registered buffers).
     pub fn engine(mut self, choice: Choice) -> Self {
         self.choice = choice;
         self
@@ -58,7 +57,7 @@ impl Builder {
         self
     }
 
-    /// Sets how many snapshots may be active at once; the default is one. In this process, `remap` supports one and
+    /// Sets the number of snapshots that may be active at once; the default is one. In this process, `remap` supports one and
     /// `uffd` 16. In children, `remap` supports any number. `ring0` reserves room for the pages of this many
     /// snapshots, and abandons snapshots that need more ([`Error::Incomplete`]). An engine that supports fewer is
     /// not chosen. If it is requested, [`build`](Self::build) fails.
@@ -75,7 +74,7 @@ impl Builder {
         self
     }
 
-    /// For `ring0`: sets how many snapshots can be taken in a row without copying page tables (section 4.2 of the
+    /// For `ring0`: sets the number of snapshots that can be taken in a row without copying page tables (section 4.2 of the
     /// paper). The default is two. Each takes 1/256 of the memory's size. With 0, tables are copied at each
     /// snapshot.
     pub fn ahead(mut self, snapshots: usize) -> Self {
@@ -83,7 +82,7 @@ impl Builder {
         self
     }
 
-    /// For `ring0`: sets how many threads prepare such tables. The default is one.
+    /// For `ring0`: sets the number of threads that prepare such tables. The default is one.
     pub fn copiers(mut self, threads: usize) -> Self {
         self.options.copiers = threads;
         self
@@ -373,7 +372,7 @@ impl Memory {
     /// the fork. It holds the locks that the caller holds.
     ///
     /// # Errors
-    /// As for [`spawn`](Self::spawn); [`Error::Unavailable`] with `ring0`.
+    /// The same as for [`spawn`](Self::spawn); [`Error::Unavailable`] with `ring0`.
     ///
     /// ```
     /// # fn main() -> Result<(), bedplate_snapshot::Error> {

@@ -177,7 +177,7 @@ impl Snapshot {
         engine::number(self.pin.id.era, self.pin.id.epoch)
     }
 
-    /// How long the memory's writers had to wait for the snapshot.
+    /// Time that the memory's writers had to wait for the snapshot.
     pub fn pause(&self) -> Duration {
         Duration::from_nanos(self.pin.id.pause_ns)
     }

@@ -37,7 +37,7 @@ impl Task {
         self.epoch
     }
 
-    /// How long the memory's writers had to wait for the snapshot.
+    /// Time that the memory's writers had to wait for the snapshot.
     pub fn pause(&self) -> Duration {
         self.pause
     }

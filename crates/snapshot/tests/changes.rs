@@ -1,4 +1,4 @@
-//! Which parts of a memory changed between two snapshots.
+//! The parts of a memory that changed between two snapshots.
 
 mod common;
 
@@ -23,7 +23,7 @@ fn write(memory: &Memory, page: usize, value: u64) {
     memory.words()[page * WORDS_OF_A_PAGE + value as usize % WORDS_OF_A_PAGE].store(value, Ordering::Relaxed);
 }
 
-/// The pages that may have changed, which must be whole, ascending and apart.
+/// The pages that may have changed. The ranges must be whole pages, ascending and separate.
 fn changed(snapshot: &Snapshot, since: &Bookmark) -> Vec<bool> {
     let mut changed = vec![false; snapshot.bytes().len() / PAGE];
     let mut end = 0;
@@ -38,10 +38,10 @@ fn changed(snapshot: &Snapshot, since: &Bookmark) -> Vec<bool> {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Every so many-th page of a range.
+    /// Writes to every n-th page of a range.
     Write(Range<usize>, usize),
     Snapshot,
-    /// One of those that there are.
+    /// Ends one of the existing snapshots.
     End(usize),
     Settle,
 }
@@ -57,7 +57,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// How often each page had been written at a snapshot.
+/// For each page, the number of writes before a snapshot.
 struct Moment {
     bookmark: Bookmark,
     writes: Vec<u32>,
@@ -101,7 +101,7 @@ fn run(steps: Vec<Step>, huge_pages: bool, hurried: bool) -> Result<(), TestCase
                 Step::End(_) => {}
                 Step::Settle => memory.settle(),
             }
-            // Later writes do not change the answer about a snapshot.
+            // Later writes do not change the changes of an earlier snapshot.
             for (number, snapshot) in &held {
                 let later = &moments[*number];
                 for earlier in &moments[..=*number] {
@@ -129,7 +129,7 @@ proptest! {
     }
 }
 
-/// Any two snapshots that exist at once differ only where they are said to.
+/// Any two snapshots that exist at once differ only in the reported parts.
 #[test]
 fn changes_under_load_are_all_found() {
     for huge_pages in [false, true] {
@@ -224,7 +224,7 @@ fn engines_that_keep_no_track_say_so() {
     }
 }
 
-/// Interfaces to other languages keep bookmarks as numbers, and take an iteration up again where it stopped.
+/// Interfaces to other languages keep bookmarks as numbers, and resume an iteration where it stopped.
 #[test]
 fn bookmarks_are_numbers_and_iterations_can_be_taken_up_again() {
     let Some(memory) = tracking(false, Memory::builder(500 * PAGE).reserve(600 * PAGE)) else { return };
@@ -247,13 +247,13 @@ fn bookmarks_are_numbers_and_iterations_can_be_taken_up_again() {
         again.push(run);
     }
     assert_eq!(again, all);
-    // In the middle of a page, of a range, and of what the memory grew by.
+    // The iteration resumes in the middle of a page, of a range, and of the growth of the memory.
     let at = |offset| later.changed_since(&bookmark).unwrap().starting_at(offset).next();
     assert_eq!(at(100 * PAGE + 5), Some(all[1].clone()));
     assert_eq!(at(101 * PAGE + 5), Some(101 * PAGE..all[1].end));
     assert_eq!(at(502 * PAGE), Some(502 * PAGE..507 * PAGE));
     assert_eq!((at(507 * PAGE), at(usize::MAX)), (None, None));
-    // A memory does not shrink, so what says so is no earlier snapshot's.
+    // A memory does not shrink, so a bookmark with a larger size does not belong to an earlier snapshot.
     let larger = Bookmark::from_words([words[0], words[1], 508 * PAGE as u64]).unwrap();
     assert!(matches!(later.changed_since(&larger), Err(Error::NotEarlier)));
 }

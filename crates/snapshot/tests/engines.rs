@@ -1,4 +1,4 @@
-//! What every engine promises, of every engine.
+//! The promises of every engine, tested for every engine.
 
 mod common;
 
@@ -11,7 +11,7 @@ use bedplate_snapshot::{Error, Kind, Memory, Task, View};
 use common::{build, memory, settings};
 use rustix::fs::{FileType, Mode};
 
-/// Tests fork, and a fork wants no other thread to hold a lock that its child needs.
+/// Tests fork, so no other thread may hold a lock that a child needs.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 const MIB: usize = 1 << 20;
@@ -26,7 +26,7 @@ fn a_snapshot_is_what_was() {
         for round in 1..4u64 {
             words.iter().for_each(|word| word.store(round, Ordering::Relaxed));
             let (go, gone) = mpsc::channel::<()>();
-            // In a child the channel's other end does not arrive: it sees what is there now.
+            // In a child, the channel's other end does not arrive, so the child sees the present content.
             let in_thread = !(setting.in_child || setting.kind == Kind::Fork);
             let snapshot = memory
                 .spawn(move |view| {
@@ -44,13 +44,13 @@ fn a_snapshot_is_what_was() {
     }
 }
 
-/// Where a writer's number goes: each writer has a quarter of every page.
+/// The position of a writer's number. Each writer has a quarter of every page.
 fn place(writer: usize, number: u64, words: usize) -> usize {
     let page = (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) as usize % (words / WORDS_OF_A_PAGE);
     page * WORDS_OF_A_PAGE + writer * WORDS_OF_A_PAGE / 4 + (number / 3 % 64) as usize
 }
 
-/// Checks that each writer's numbers are there up to one and not beyond, and gives these.
+/// Checks that each writer's numbers are present up to some number and not beyond it. Returns these numbers.
 fn prefixes(view: &View<'_>, writers: usize) -> Result<Vec<u64>, String> {
     let words = view.words();
     (0..writers)
@@ -82,7 +82,7 @@ fn snapshots_under_load_are_exact_prefixes() {
     const WRITERS: usize = 3;
     const SNAPSHOTS: usize = 25;
     for setting in settings() {
-        // The other engines wait, or say that there are too many.
+        // The other engines wait, or fail because there are too many snapshots.
         let at_once = if setting.kind == Kind::Ring0 { SNAPSHOTS } else { 1 };
         let Some(memory) = build(Memory::builder(8 * MIB).snapshots_at_once(at_once), setting) else {
             continue;
@@ -164,7 +164,7 @@ fn as_many_as_there_can_be_and_no_more() {
             }
             Some(error) => panic!("{error} after {} of {setting:?}", snapshots.len()),
         }
-        // They all were active at once, and each has its own.
+        // All snapshots were active at once, and each has its own content.
         for (index, snapshot) in snapshots.into_iter().enumerate() {
             assert_eq!(snapshot.epoch(), index as u64 + 1);
             assert_eq!(snapshot.join().unwrap(), (index as u64 + 1).to_le_bytes(), "{setting:?}");
@@ -215,7 +215,7 @@ fn what_the_kernel_writes_is_kept_from_snapshots() {
             })
             .unwrap();
         let zeros = std::fs::File::open("/dev/zero").unwrap();
-        // SAFETY: the whole memory, which nobody else uses now.
+        // SAFETY: the whole memory, which no other thread uses now.
         let read = unsafe {
             libc::read(std::os::fd::AsRawFd::as_raw_fd(&zeros), memory.base().as_ptr().cast(), memory.len())
         };
@@ -236,7 +236,7 @@ fn sizes_that_cannot_be_are_errors() {
     assert_eq!(memory.len(), bedplate_snapshot::PAGE);
 }
 
-/// A host's signal handlers are for its own threads.
+/// The host's signal handlers must run on its own threads only.
 #[test]
 fn threads_of_an_engine_take_no_signals() {
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -254,7 +254,7 @@ fn threads_of_an_engine_take_no_signals() {
     }
 }
 
-/// A pipe has room for 64 KiB. A child that sends more ends all the same when its owner only asks whether it has ended.
+/// A pipe has room for 64 KiB. A child that sends more still ends if its owner only asks whether it has ended.
 #[test]
 fn a_task_that_returns_much_ends_while_its_owner_polls() {
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -279,7 +279,7 @@ fn a_task_that_returns_much_ends_while_its_owner_polls() {
 fn tasks_that_begin_together_do_not_wait_for_each_other() {
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     const TASKS: usize = 6;
-    /// Waits for room, which a child that has ended gives back a little later.
+    /// Waits for room, which a child that has ended releases a little later.
     fn spawn(memory: &Memory, work: impl Fn(&View<'_>) -> Vec<u8> + Send + Clone + 'static) -> Task {
         loop {
             match memory.spawn(work.clone()) {
@@ -296,10 +296,10 @@ fn tasks_that_begin_together_do_not_wait_for_each_other() {
             let mut open = Some(open);
             let long: Vec<_> = std::thread::scope(|scope| {
                 let long = scope.spawn(|| {
-                    // They end when nobody has the other end any more.
+                    // The children end when no process has the other end any more.
                     let wait = |gate: std::os::fd::RawFd, open: std::os::fd::RawFd| {
                         move |_: &View<'_>| {
-                            // SAFETY: the child's own copies, which nobody else in it uses.
+                            // SAFETY: the child's own copies, which no other code in it uses.
                             unsafe { libc::close(open) };
                             let mut byte = [0u8; 1];
                             // SAFETY: as above.
@@ -316,7 +316,7 @@ fn tasks_that_begin_together_do_not_wait_for_each_other() {
                     scope.spawn(move || joined.send(task.join().unwrap()));
                     let bytes = is_joined.recv_timeout(Duration::from_secs(120));
                     if bytes.is_err() {
-                        // Lets the others end, so that this test does.
+                        // This lets the other children end, so that the test ends.
                         drop(open.take());
                     }
                     assert_eq!(bytes, Ok(vec![7]), "{setting:?}, round {round}");
@@ -332,7 +332,7 @@ fn tasks_that_begin_together_do_not_wait_for_each_other() {
 #[test]
 fn a_thread_that_panics_meanwhile_holds_up_no_child() {
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    // The first task has the library change the hook.
+    // The first task makes the library change the hook.
     let Some(first) = settings().find_map(|setting| memory(MIB, setting).filter(|_| setting.in_child)) else {
         return;
     };

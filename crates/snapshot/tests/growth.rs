@@ -1,4 +1,4 @@
-//! Memories that grow: snapshots have the size that the memory had.
+//! Memories that grow. A snapshot has the size that the memory had.
 
 mod common;
 
@@ -9,18 +9,18 @@ use std::time::Duration;
 use bedplate_snapshot::{Choice, Error, Kind, Memory, PAGE, View};
 use common::{EndOnDrop, Setting, build, settings};
 
-/// Tests fork, and a fork wants no other thread to hold a lock that its child needs.
+/// Tests fork, so no other thread may hold a lock that a child needs.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 const MIB: usize = 1 << 20;
 const WORDS_OF_A_PAGE: usize = PAGE / 8;
 
-/// The engine for ring 0 has no memories that grow.
+/// The engines whose memories can grow. Those of ring 0 cannot.
 fn that_grow() -> impl Iterator<Item = Setting> {
     settings().filter(|setting| setting.kind != Kind::Ring0)
 }
 
-/// A view's size and the last word of it.
+/// A view's size, with its last word.
 fn size_and_last(view: &View<'_>) -> Vec<u8> {
     let size = view.bytes().len() as u64;
     [size, *view.words().last().unwrap()].iter().flat_map(|word| word.to_le_bytes()).collect()
@@ -34,7 +34,7 @@ fn expected(size: usize, last: u64) -> Vec<u8> {
 fn snapshots_have_the_size_that_was() {
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     for setting in that_grow() {
-        // Further than becomes accessible in one step.
+        // The memory grows further than one step makes accessible.
         let Some(memory) = build(Memory::builder(MIB).reserve(200 * MIB), setting) else { continue };
         assert_eq!(memory.len(), MIB, "{setting:?}");
         let held = (setting.kind == Kind::Uffd).then(|| memory.snapshot().unwrap());
@@ -73,7 +73,7 @@ fn a_memory_grows_to_what_is_reserved_and_no_further() {
         assert_eq!(memory.grow(PAGE).unwrap(), 2 * PAGE..3 * PAGE);
         assert!(matches!(memory.grow(1), Err(Error::Full { .. })), "{setting:?}");
         memory.bytes()[3 * PAGE - 1].store(1, Ordering::Relaxed);
-        // Nothing is reserved unless asked for.
+        // By default nothing is reserved.
         let Some(memory) = build(Memory::builder(PAGE), setting) else { continue };
         assert!(matches!(memory.grow(1), Err(Error::Full { .. })), "{setting:?}");
     }
@@ -83,7 +83,7 @@ fn a_memory_grows_to_what_is_reserved_and_no_further() {
     assert!(matches!(ring0, Err(Error::Unavailable { engine: Kind::Ring0, .. })), "{ring0:?}");
 }
 
-/// Pages that the first word counts are there, and filled, in every snapshot.
+/// The first word counts pages. These pages are present and filled in every snapshot.
 fn is_complete(view: &View<'_>) -> Vec<u8> {
     let words = view.words();
     let is_filled = |page: usize| words.get(page * WORDS_OF_A_PAGE + 1) == Some(&(page as u64));

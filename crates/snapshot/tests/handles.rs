@@ -8,12 +8,12 @@ use std::sync::{Mutex, PoisonError};
 use bedplate_snapshot::{Choice, Error, Kind, Memory, PAGE, Snapshot};
 use common::{EndOnDrop, Setting, memory, settings};
 
-/// Tests fork, and a fork wants no other thread to hold a lock that its child needs.
+/// Tests fork, so no other thread may hold a lock that a child needs.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 const MIB: usize = 1 << 20;
 
-/// Those whose engines have handles. The virtual machine for ring 0 has none of them.
+/// The settings whose engines have handles. The virtual machine for ring 0 has none of them.
 fn with_handles() -> impl Iterator<Item = Setting> {
     settings().filter(|setting| matches!(setting.kind, Kind::Remap | Kind::Uffd))
 }
@@ -91,7 +91,7 @@ fn there_are_as_many_handles_as_the_engine_has() {
             matches!(one_too_many, Err(Error::TooManySnapshots { limit }) if limit as u64 == most),
             "{setting:?}"
         );
-        // They end in any order: the next one to end is in the middle.
+        // The snapshots end in any order: the next one to end is in the middle.
         while !snapshots.is_empty() {
             for snapshot in &snapshots {
                 let expected = snapshot.epoch() - 1;
@@ -118,7 +118,7 @@ fn a_handle_outlives_the_memory() {
     }
 }
 
-/// The page in question cannot be kept because its mapping is read-only, as it cannot without memory.
+/// The page cannot be kept because its mapping is read-only. The effect is the same as without memory.
 #[test]
 fn a_snapshot_that_was_given_up_says_so() {
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -127,7 +127,7 @@ fn a_snapshot_that_was_given_up_says_so() {
         let snapshot = memory.snapshot().unwrap();
         let other = memory.snapshot().unwrap();
         let page = snapshot.bytes()[5 * PAGE..].as_ptr();
-        // SAFETY: takes a right away that only the engine uses.
+        // SAFETY: removes access that only the engine uses.
         let set = unsafe { libc::mprotect(page.cast_mut().cast(), PAGE, libc::PROT_READ) };
         assert_eq!(set, 0);
         snapshot.check().unwrap();
@@ -136,7 +136,7 @@ fn a_snapshot_that_was_given_up_says_so() {
         let read = snapshot.read(|view| view.words()[0]);
         assert!(matches!(read, Err(Error::Incomplete)), "{setting:?}");
         assert!(matches!(snapshot.clone().check(), Err(Error::Incomplete)), "{setting:?}");
-        // The memory and other snapshots are unharmed.
+        // The memory and other snapshots are not affected.
         assert_eq!(memory.words()[5 * PAGE / 8].load(Ordering::Relaxed), 1);
         assert_eq!(other.read(|view| view.words()[5 * PAGE / 8]).unwrap(), 0, "{setting:?}");
         assert_eq!(memory.statistics().incomplete, 1, "{setting:?}");
@@ -186,14 +186,14 @@ fn the_engine_is_chosen_by_what_is_asked_for() {
         let memory = Memory::builder(1).engine(Choice::Only(kind)).snapshots_at_once(at_once).build();
         assert!(matches!(memory, Err(Error::Unavailable { engine, .. }) if engine == kind), "{memory:?}");
     }
-    // The memory that has no handles says why it has no better engine.
+    // A memory without handles reports why it has no better engine.
     let memory = Memory::builder(1).snapshots_at_once(17).build().unwrap();
     let error = memory.snapshot().unwrap_err().to_string();
     assert!(error.contains("it has 16 snapshots at once, and 17 are asked for"), "{error}");
 }
 
-/// A child gets the handle and the memory with all else of its parent's. Nothing in it waits for locks or threads that the
-/// child does not have.
+/// A child gets the handle and the memory with everything else of its parent. It does not wait for locks or threads that it does
+/// not have.
 #[test]
 fn a_child_may_drop_what_it_inherits() {
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);

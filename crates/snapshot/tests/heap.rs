@@ -1,4 +1,4 @@
-//! Data structures in a memory of which snapshots are taken.
+//! Data structures in a memory with snapshots.
 
 mod common;
 
@@ -14,12 +14,12 @@ use bedplate_snapshot::{Heap, Kind, Memory, PAGE};
 use common::{EndOnDrop, Random, Setting, build, settings};
 use hashbrown::{DefaultHashBuilder, HashMap};
 
-/// Tests fork, and a fork wants no other thread to hold a lock that its child needs.
+/// Tests fork, so no other thread may hold a lock that a child needs.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 const MIB: usize = 1 << 20;
 
-/// Heaps with so many bytes at most. The engine for ring 0 has no memories that grow.
+/// Heaps with at most this number of bytes. Memories of the engine for ring 0 cannot grow.
 fn heaps(reserve: usize) -> impl Iterator<Item = (Setting, Heap)> {
     let settings = settings().filter(|setting| setting.kind != Kind::Ring0 && setting.in_child);
     settings.filter_map(move |setting| {
@@ -48,7 +48,7 @@ fn a_child_reads_structures_with_pointers_as_they_were() {
                 }
             }
             let task = heap.spawn_in_child(|view| {
-                // What the parent does next is slower than that only by chance; the child waits for it.
+                // The child waits, so that it probably runs after the parent's next changes.
                 std::thread::sleep(Duration::from_millis(20));
                 let is_same =
                     |(key, len): (&u64, &usize)| map.get(key).is_some_and(|value| value.len() == *len);
@@ -84,7 +84,7 @@ fn a_thread_reads_flat_data_by_the_owners_address() {
             numbers.eq(0..100_000)
         });
         assert!(read.unwrap(), "{setting:?}");
-        // Nothing before or after the memory, and nothing that would wrap around.
+        // Addresses before or after the memory, and ranges that would wrap around, are refused.
         let base = heap.base().as_ptr().cast_const();
         let len = snapshot.bytes().len();
         assert_eq!(snapshot.bytes_at(base, len).map(<[u8]>::len), Some(len));
@@ -94,12 +94,12 @@ fn a_thread_reads_flat_data_by_the_owners_address() {
     }
 }
 
-/// A block, its layout and what it is filled with.
+/// A block, its layout and its fill byte.
 struct Block(NonNull<u8>, Layout, u8);
 
 impl Block {
     fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: a block that this test has, and all of whose bytes it has written.
+        // SAFETY: a block of this test, whose bytes were all written.
         unsafe { std::slice::from_raw_parts_mut(self.0.as_ptr(), self.1.size()) }
     }
 
@@ -152,7 +152,7 @@ fn blocks_are_aligned_and_apart_and_keep_their_content() {
                     block.1 = Layout::from_size_align(old.size().min(size), layout.align()).unwrap();
                     block.check(&heap);
                     block.1 = layout;
-                    // SAFETY: the block as it is now.
+                    // SAFETY: the block at its present address.
                     unsafe { block.0.write_bytes(block.2, size) };
                 }
                 _ if !blocks.is_empty() => {
@@ -179,7 +179,7 @@ fn a_heap_that_is_full_says_so_and_uses_freed_blocks_again() {
                 blocks.push(block);
                 assert!(blocks.len() < 42, "{setting:?}");
             }
-            // All but what a step of growth and the heap's own part take.
+            // The blocks use everything except a step of growth and the heap's own part.
             assert!(blocks.len() > 35, "{setting:?}: {}", blocks.len());
             for block in blocks {
                 // SAFETY: a block of this heap with this layout.
@@ -191,7 +191,7 @@ fn a_heap_that_is_full_says_so_and_uses_freed_blocks_again() {
     }
 }
 
-/// The child of a fork at a moment at which another thread allocates can allocate, too.
+/// A child that is forked while another thread allocates can also allocate.
 #[test]
 fn a_child_is_forked_with_the_heap_unlocked() {
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -202,7 +202,7 @@ fn a_child_is_forked_with_the_heap_unlocked() {
             (0..100).for_each(|number| numbers.push(number));
             numbers.iter().sum::<u64>() == 4950
         };
-        // A child's heap does not grow: it uses what is free.
+        // A child's heap does not grow. It uses free blocks.
         assert!(allocate());
         std::thread::scope(|scope| {
             let _end = EndOnDrop(&over);

@@ -1,4 +1,4 @@
-//! What snapshots take is given back. In a program of its own: memory and descriptors are the process's.
+//! The resources of snapshots are released. This is a program of its own, because memory and descriptors belong to the process.
 
 mod common;
 
@@ -18,14 +18,14 @@ fn resident() -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
-/// Has all of it mapped, which it is not always when a snapshot has ended: `resident` counts what is.
+/// Maps all of the memory. After the end of a snapshot, parts may not be mapped, and `resident` counts only mapped pages.
 fn touch(memory: &Memory) {
     memory.words().iter().step_by(512).for_each(|word| {
         word.fetch_add(0, Ordering::Relaxed);
     });
 }
 
-/// Takes a snapshot. Of children that ended, as many as there can be at once may not have been noticed yet.
+/// Takes a snapshot. The maximum number of ended children may not have been noticed yet.
 fn spawn(memory: &Memory) -> Task {
     loop {
         match memory.spawn(|view| view.words()[0].to_le_bytes().to_vec()) {
@@ -62,7 +62,7 @@ fn a_thousand_snapshots_leave_nothing_behind() {
             }
             over.store(true, Ordering::Relaxed);
             let limit = Instant::now() + Duration::from_secs(20);
-            // Children's ends are noticed a little later, and then `remap` makes all pages shared again.
+            // The ends of children are noticed a little later. Then `remap` makes all pages shared again.
             let takes = |statistics: &Statistics| statistics.active + statistics.pages_private;
             while takes(&memory.statistics()) > 0 && Instant::now() < limit {
                 std::thread::sleep(Duration::from_millis(20));

@@ -1,4 +1,4 @@
-//! What can be done to a region, in any order, against a model: bytes of the owner's and a copy of them per snapshot.
+//! All operations on a region, in any order, against a model: the owner's bytes, and a copy of them for each snapshot.
 
 #[path = "region/child.rs"]
 mod child;
@@ -15,24 +15,24 @@ use proptest::prelude::*;
 /// Two page tables, the second of which is not full.
 const PAGES: usize = 512 + 50;
 
-/// Something that is done.
+/// An operation.
 #[derive(Clone, Debug)]
 enum Step {
-    /// These pages, if they are free.
+    /// Claims these pages, if they are free.
     Claim(Range<usize>),
-    /// A number of pages at any place, with an alignment.
+    /// Claims a number of pages at any position, with an alignment.
     ClaimAnywhere(usize, usize),
-    /// Whether they are claimed or not.
+    /// Releases pages, whether or not they are claimed.
     Release(Range<usize>),
     Discard(Range<usize>),
-    /// To some bytes of each page that is claimed, up or down.
+    /// Writes to some bytes of each claimed page, upwards or downwards.
     Write {
         pages: Range<usize>,
         down: bool,
         bytes: Range<usize>,
         value: u8,
     },
-    /// The same for all bytes, by the kernel.
+    /// The same for all bytes, with a system call.
     Read {
         pages: Range<usize>,
         value: u8,
@@ -48,13 +48,13 @@ enum Step {
     Look(usize),
     End(usize),
     Settle,
-    /// As if devices were about to write into the memory.
+    /// Pins the pages, as if devices were about to write into the memory.
     KeepInPlace,
 }
 
 fn pages() -> impl Strategy<Value = Range<usize>> {
     let len = prop_oneof![4 => 1..4usize, 3 => 4..40usize, 1 => 40..PAGES];
-    // Often about the end of the first page table.
+    // The positions are often near the end of the first page table.
     let start = prop_oneof![2 => 0..PAGES, 1 => 490..PAGES];
     (start, len).prop_map(|(start, len)| start..PAGES.min(start + len))
 }
@@ -82,11 +82,11 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A snapshot, and what it is to be.
+/// A snapshot, with its expected content.
 struct Image {
     reader: Reader,
     bytes: Vec<u8>,
-    /// Pages that were claimed: nothing is promised of others.
+    /// Pages that were claimed. The content of others is undefined.
     claimed: Vec<bool>,
 }
 
@@ -105,7 +105,7 @@ struct World<'a> {
 
 /// The bytes of this process at an address.
 fn bytes_at(base: usize) -> &'static [u8] {
-    // SAFETY: a region's or a snapshot's, that nobody writes while this test, its only user, looks.
+    // SAFETY: bytes of a region or a snapshot. This test is the only user, and does not write them meanwhile.
     unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(base), PAGES * PAGE) }
 }
 
@@ -127,7 +127,7 @@ impl World<'_> {
 
     fn note_claimed(&mut self, pages: Range<usize>) {
         self.claimed[pages.clone()].fill(true);
-        // What was never used or was released is zero.
+        // Pages that were never used or were released are zero.
         self.bytes[pages.start * PAGE..pages.end * PAGE].fill(0);
     }
 
@@ -171,7 +171,7 @@ impl World<'_> {
         self.look(which)?;
         if let Reader::View(id) = self.images.remove(which).reader {
             prop_assert!(self.service.is_whole(&id));
-            // SAFETY: nobody looks at it any more.
+            // SAFETY: no code reads it any more.
             unsafe { self.service.end(id) };
         }
         Ok(())
@@ -207,7 +207,7 @@ impl World<'_> {
                     pages.reverse();
                 }
                 for page in pages {
-                    // SAFETY: a page of the region's, which nobody else uses.
+                    // SAFETY: a page of the region, which no other code uses.
                     unsafe { self.address(page).add(bytes.start).write_bytes(value, bytes.len()) };
                     self.bytes[page * PAGE..][bytes.clone()].fill(value);
                 }
@@ -217,7 +217,7 @@ impl World<'_> {
                 for page in pages.filter(|&page| self.claimed[page]) {
                     // A page fits into a pipe.
                     let sent = rustix::io::write(&to, &[value; PAGE]).unwrap();
-                    // SAFETY: a page of the region's, which nobody else uses.
+                    // SAFETY: a page of the region, which no other code uses.
                     let there = unsafe { std::slice::from_raw_parts_mut(self.address(page), PAGE) };
                     prop_assert_eq!((sent, rustix::io::read(&from, there).unwrap()), (PAGE, PAGE));
                     self.bytes[page * PAGE..][..PAGE].fill(value);
@@ -253,7 +253,7 @@ impl World<'_> {
     }
 }
 
-/// An arena with its threads, or `None` after a line that says why it is skipped.
+/// An arena with its threads, or `None` after a printed line that says why the test is skipped.
 fn arena(kind: Kind, claimed: bool, huge_pages: bool, track_changes: bool) -> Option<Service<dyn Arena>> {
     match open_arena(kind, Options { huge_pages, track_changes, ..Options::new(PAGES * PAGE) }) {
         Ok(service) => {
@@ -269,7 +269,7 @@ fn arena(kind: Kind, claimed: bool, huge_pages: bool, track_changes: bool) -> Op
     }
 }
 
-/// Takes the steps, while another thread does what can be done ahead if `hurried`.
+/// Runs the steps. If `hurried`, another thread meanwhile does the work that can be done ahead.
 fn run(
     kind: Kind,
     steps: Vec<Step>,

@@ -18,7 +18,7 @@ use ring0_common::{PAGE, memory, word};
 /// A part of a memory, for calls that write to it.
 fn slice(memory: &Memory, from: usize, bytes: usize) -> &'static mut [u8] {
     assert!(from + bytes <= memory.len());
-    // SAFETY: inside of the memory, which the tests keep; they use each part from one place at a time.
+    // SAFETY: inside the memory, which the tests keep. They use each part in one place at a time.
     unsafe { std::slice::from_raw_parts_mut(memory.base().as_ptr().add(from), bytes) }
 }
 
@@ -56,7 +56,7 @@ fn a_thread_that_touches_the_memory_natively_goes_on_in_ring_0() {
     });
 }
 
-/// Where signals have no stack of their own, what the kernel saves of a thread lies right below the code's red zone.
+/// If signals have no stack of their own, the kernel saves a thread's state directly below the code's red zone.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn a_thread_that_touches_the_memory_natively_keeps_its_vector_registers() {
@@ -69,14 +69,14 @@ fn a_thread_that_touches_the_memory_natively_keeps_its_vector_registers() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let none = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
-            // SAFETY: the thread's own; nothing here overflows its stack.
+            // SAFETY: the thread's own signal stack; no code here overflows its stack.
             unsafe { assert_eq!(libc::sigaltstack(&raw const none, std::ptr::null_mut()), 0) };
             let before = [0x0123_4567_89ab_cdefu64, 2, 3, u64::MAX];
             for shift in (0..128usize).step_by(8) {
                 Process::current().unwrap().leave();
                 assert!(!is_ring0());
                 let mut after = [0u64; 4];
-                // SAFETY: the stack is as before at the end; the byte is the memory's.
+                // SAFETY: the stack is restored at the end; the byte is in the memory.
                 unsafe {
                     std::arch::asm!(
                         "mov r12, rsp", "sub rsp, {shift}",
@@ -119,7 +119,7 @@ fn a_task_that_has_lost_ring_0_still_sees_its_snapshot() {
 #[test]
 fn what_a_task_writes_to_a_file_is_the_snapshot() {
     ring0_or_skip!();
-    // More than the staging buffer holds.
+    // This is more than the staging buffer holds.
     const PAGES: usize = 700;
     let memory = memory(PAGES, 2);
     for page in 0..PAGES {
@@ -131,7 +131,7 @@ fn what_a_task_writes_to_a_file_is_the_snapshot() {
     let snapshot = memory
         .spawn(move |view| {
             wait.recv().unwrap();
-            // One call: a short write would fail here.
+            // This is one call, so a short write would fail here.
             assert_eq!(other.write(view.bytes()).unwrap(), PAGES * PAGE);
             let (head, tail) = (&view.bytes()[..8], &view.bytes()[PAGE..PAGE + 8]);
             let parts = [IoSlice::new(head), IoSlice::new(b"outside"), IoSlice::new(tail)];
@@ -163,7 +163,7 @@ fn a_task_may_read_into_its_snapshot() {
     from.seek(SeekFrom::Start(0)).unwrap();
     let task = move |view: &bedplate_snapshot::View<'_>| {
         let at = view.bytes()[PAGE..][..3 * PAGE].as_ptr().cast_mut();
-        // SAFETY: the task's own pages once they are written to; no reference is used meanwhile.
+        // SAFETY: the pages become the task's own when they are written to; no reference is used meanwhile.
         unsafe {
             assert_eq!(
                 libc::read(std::os::fd::AsRawFd::as_raw_fd(&from), at.cast(), 3 * PAGE),
@@ -207,7 +207,7 @@ fn what_linux_writes_for_main_is_not_in_the_snapshot() {
     }
 }
 
-/// Linux writes to a page after the snapshot was taken, in a call that began before.
+/// Linux writes to a page after the snapshot was taken, in a call that began earlier.
 #[test]
 fn a_call_that_is_under_way_does_not_change_a_snapshot() {
     ring0_or_skip!();
@@ -217,7 +217,7 @@ fn a_call_that_is_under_way_does_not_change_a_snapshot() {
     std::thread::scope(|scope| {
         let buffer = slice(&memory, PAGE, 8);
         scope.spawn(move || {
-            // SAFETY: there.
+            // SAFETY: the address is in the memory.
             assert_eq!(unsafe { buffer.as_ptr().read_volatile() }, 5);
             assert!(is_ring0());
             assert_eq!(reader.read(buffer).unwrap(), 8);
@@ -250,7 +250,7 @@ fn messages_and_paths_work_from_both_sides() {
         // SAFETY: a path that ends with a zero byte.
         unsafe { libc::access(at.cast(), libc::F_OK) == 0 }
     };
-    // SAFETY: inside of the memory.
+    // SAFETY: inside the memory.
     assert!(exists(unsafe { memory.base().as_ptr().add(100) }));
     let (sender, receiver) = std::os::unix::net::UnixDatagram::pair().unwrap();
     slice(&memory, PAGE, 5).copy_from_slice(b"hello");
@@ -297,14 +297,14 @@ fn calls_that_nobody_can_translate_are_refused() {
     assert_eq!(no_threads.unwrap().join().unwrap(), [1]);
 }
 
-/// Code need not set the arguments that Linux does not look at, so they may hold any address, also one of a memory.
+/// Code need not set arguments that Linux ignores, so they may have any address, even one in a memory.
 #[test]
 fn arguments_that_linux_ignores_may_be_anything() {
     ring0_or_skip!();
     let memory = memory(4, 2);
     word(&memory, 0).store(1, Relaxed);
     assert!(is_ring0());
-    // Between two memories: nothing can be there.
+    // The address is between two memories, so nothing is mapped there.
     let garbage = memory.base().as_ptr().wrapping_add(memory.len() + (1 << 30)) as usize;
     let woken = AtomicU32::new(0);
     let errno = || std::io::Error::last_os_error().raw_os_error();
@@ -333,7 +333,7 @@ fn arguments_that_linux_ignores_may_be_anything() {
         assert_eq!(libc::write(event.as_raw_fd(), std::ptr::without_provenance(garbage), 0), -1);
         assert_eq!(errno(), Some(libc::EINVAL), "an event is eight bytes");
     }
-    // A thread that waits for a lock of another's is woken, whatever the registers of the one that wakes it hold.
+    // A thread that waits for another thread's lock is woken, whatever the registers of the waking thread contain.
     let waiting = AtomicU32::new(0);
     std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -14,12 +14,12 @@ use ring0_common::memory;
 const WORDS: usize = PAGE / 8;
 const PAGES: usize = 256;
 
-/// Where a number of the sequence goes: from page to page.
+/// The position of a number of the sequence. The position moves from page to page.
 fn place(number: u64) -> usize {
     (number as usize * 37 % PAGES) * WORDS + (number as usize / PAGES) % WORDS
 }
 
-/// Checks that exactly the numbers up to some are there, and says up to which. `least` were there before.
+/// Checks that exactly the numbers up to some number are present, and returns that number. It is at least `least`.
 fn prefix(view: &View<'_>, least: u64) -> u64 {
     let words = view.words();
     let latest = words.iter().copied().max().unwrap();
@@ -31,8 +31,8 @@ fn prefix(view: &View<'_>, least: u64) -> u64 {
     latest
 }
 
-/// Writers take turns: each number is written by another processor than the one before, so a snapshot that is not of
-/// one moment lacks a number that is older than one it has.
+/// Writers take turns: each number is written by another processor than the previous one. So a snapshot that is not of one moment
+/// lacks a number that is older than one that it has.
 fn write(memory: &Memory, turn: &AtomicU64, writer: u64, writers: u64, over: &AtomicBool) {
     while !over.load(Relaxed) {
         let next = turn.load(SeqCst) + 1;
@@ -45,7 +45,7 @@ fn write(memory: &Memory, turn: &AtomicU64, writer: u64, writers: u64, over: &At
     }
 }
 
-/// Snapshots that are active at once.
+/// Number of snapshots that are active at once.
 const AT_ONCE: usize = 4;
 
 fn under_load(ahead: usize, writers: u64, mut take: impl FnMut(&Memory, &AtomicU64)) {
@@ -57,7 +57,7 @@ fn under_load(ahead: usize, writers: u64, mut take: impl FnMut(&Memory, &AtomicU
             let (memory, turn, over) = (&memory, &turn, &over);
             scope.spawn(move || write(memory, turn, writer, writers, over));
         }
-        // Ends the writers also when a check fails.
+        // Ends the writers even if a check fails.
         struct End<'a>(&'a AtomicBool);
         impl Drop for End<'_> {
             fn drop(&mut self) {

@@ -1,4 +1,4 @@
-//! Snapshots by the `ring0` engine, on real processors: what a task sees, and what is left afterwards.
+//! Snapshots of the `ring0` engine, on real processors: the content that a task sees, and the state afterwards.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -122,7 +122,7 @@ fn a_task_may_write_and_nobody_else_sees_it() {
         memory
             .spawn(|view| {
                 let at = view.words()[3 * PAGE / 8..].as_ptr().cast_mut();
-                // SAFETY: a page of the task's own once it writes to it; no reference is used meanwhile.
+                // SAFETY: the page becomes the task's own when it writes to it; no reference is used meanwhile.
                 unsafe {
                     let before = at.read_volatile();
                     at.write_volatile(before + 1);
@@ -151,7 +151,7 @@ fn tasks_that_panic_and_snapshots_of_snapshots_are_errors() {
     assert_eq!(memory.statistics().active, 0);
 }
 
-/// Snapshots at once, with all pages written to between them, until there is no memory for copies any more.
+/// Several snapshots are active at once, with writes to all pages between them, until there is no memory for copies any more.
 #[test]
 fn without_memory_for_copies_a_snapshot_is_given_up_and_main_goes_on() {
     ring0_or_skip!();
@@ -231,13 +231,13 @@ fn a_programs_own_handlers_leave_snapshots_alone() {
     process.run(|_| handlers::set_syscall_handler(None)).unwrap();
 }
 
-/// A host's signal handlers are for its own threads.
+/// The host's signal handlers must run on its own threads only.
 #[test]
 fn threads_in_the_background_take_no_signals() {
     ring0_or_skip!();
     let memory = memory(8, 2);
     memory.settle();
-    // Longer names are cut.
+    // Longer names are truncated.
     for name in ["bedplate-reclai", "bedplate-copy"] {
         let (threads, signals) = bedplate_threads::deliverable(1, |its| its == name).unwrap();
         assert!(threads > 0, "{name}");

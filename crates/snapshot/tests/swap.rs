@@ -1,4 +1,4 @@
-//! Pages that were written after a snapshot and then swapped out are merged, too.
+//! Pages that were written after a snapshot and then swapped out are also merged.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! How many pages the uffd engine serves with a write fault: one, and several if the writer walks through memory.
+//! The number of pages that the uffd engine serves with a write fault: one, or several if the writer accesses memory
+//! sequentially.
 
 mod common;
 
@@ -7,7 +8,7 @@ use std::sync::atomic::Ordering;
 use bedplate_snapshot::{Kind, Memory, PAGE};
 use common::{Setting, build};
 
-/// Pages that a fault serves if so many before it are written: as `uffd::serve` says.
+/// Number of pages that a fault serves if the same number of pages before it is written, as in `uffd::serve`.
 const WALK: usize = 16;
 /// Two page tables, the second of which is not full.
 const PAGES: usize = 512 + 50;
@@ -16,7 +17,7 @@ fn uffd() -> [Setting; 2] {
     [false, true].map(|huge_pages| Setting { kind: Kind::Uffd, in_child: false, huge_pages })
 }
 
-/// Writes to pages of a new memory that has a snapshot. Gives the faults and the copied pages.
+/// Writes to pages of a new memory that has a snapshot. Returns the faults and the copied pages.
 fn write(memory: &Memory, pages: impl Iterator<Item = usize>) -> (u64, u64) {
     let snapshot = memory.snapshot().unwrap();
     pages.for_each(|page| memory.words()[page * PAGE / 8].store(1, Ordering::Relaxed));
@@ -30,7 +31,7 @@ fn an_ascending_writer_has_a_fault_for_several_pages() {
     for setting in uffd() {
         let Some(memory) = build(Memory::builder(PAGES * PAGE), setting) else { continue };
         let (faults, copied) = write(&memory, 0..PAGES);
-        // No page is copied twice, nor beyond the memory.
+        // No page is copied twice, and none beyond the memory.
         assert_eq!(copied, PAGES as u64, "{setting:?}");
         assert!(faults < 4 * (PAGES / WALK) as u64, "{setting:?}: {faults}");
     }
@@ -40,7 +41,7 @@ fn an_ascending_writer_has_a_fault_for_several_pages() {
 fn a_writer_that_jumps_about_has_only_its_pages_copied() {
     for setting in uffd() {
         let Some(memory) = build(Memory::builder(PAGES * PAGE), setting) else { continue };
-        // One page too few in a row.
+        // The number of consecutive pages is one too small.
         let is_written = |page: &usize| page % WALK != WALK - 1;
         let written = (0..PAGES).filter(is_written).count() as u64;
         let (faults, copied) = write(&memory, (0..PAGES).filter(is_written));

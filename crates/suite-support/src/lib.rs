@@ -1,7 +1,7 @@
-//! What private database servers for tests and benchmarks share.
+//! Helpers that private database servers for tests and benchmarks share.
 //!
 //! [`User`] is the ordinary user as whom servers run. [`processes`] finds the processes of a server by their current folder, ends
-//! them, and adds up their processor time. [`programs`] builds our own programs for a test. [`run`] runs a command to its end.
+//! them, and adds up their processor time. [`programs`] builds Bedplate's programs for a test. [`run`] runs a command to its end.
 //!
 //! This crate is for the suites (`postgres-suite`, `mariadb-suite`) only.
 
@@ -13,10 +13,10 @@ use std::process::Command;
 
 pub use user::User;
 
-/// An error is one line that says what failed.
+/// A result whose error is one line that names the failed operation.
 pub type Result<T> = std::result::Result<T, String>;
 
-/// Runs a command to its end; its error is what it printed.
+/// Runs a command to its end; the error has its output.
 pub fn run(command: &mut Command) -> Result<String> {
     let output = command.output().map_err(|e| format!("{command:?}: {e}"))?;
     if !output.status.success() {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// The processes whose current folder is in a folder: a server with all its backends and whatever they started.
+/// The processes whose current folder is in a folder: a server with all its backends, and all processes that they started.
 pub fn inside(folder: &Path) -> Vec<Pid> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let is_inside = |path: PathBuf| fs::read_link(path).is_ok_and(|current| current.starts_with(folder));
@@ -36,8 +36,8 @@ pub fn cpu_ns(folder: &Path) -> u64 {
     inside(folder).into_iter().map(|process| of_process(process.as_raw_nonzero().get()).unwrap_or(0)).sum()
 }
 
-/// Time of a process's running threads and of its ended children. Threads that ended are in neither, so the process's own
-/// ticks are taken where they are more.
+/// Time of a process's running threads and of its ended children. Neither includes threads that ended, so the process's own
+/// ticks are used if they are more.
 fn of_process(pid: i32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (own, ended) = ticks(&stat)?;

@@ -1,4 +1,4 @@
-//! Our own programs and libraries, built by cargo as the calling test was.
+//! Bedplate's programs and libraries, built by cargo with the profile of the calling test.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -23,8 +23,8 @@ pub fn build(package: &str) -> Result<()> {
     run(command.stdin(Stdio::null())).map(drop)
 }
 
-/// The command `bedplate`. It is built unless it is there: building it by itself would replace the one that was built with the whole
-/// workspace.
+/// The command `bedplate`. It is built only if it is missing, because building it by itself would replace the one that was built
+/// with the whole workspace.
 pub fn bedplate() -> Result<PathBuf> {
     let program = folder()?.join("bedplate");
     if !program.exists() {

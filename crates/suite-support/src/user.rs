@@ -18,8 +18,8 @@ pub struct User {
 }
 
 impl User {
-    /// The user for servers: nobody else than this process's own, unless that is root. Then it is the user of the given name, which
-    /// the server's package makes, or else `nobody`.
+    /// The user for servers. `None` means this process's own user, unless that is root. For root, it is the user of the given
+    /// name, which the server's package creates, or else `nobody`.
     pub fn ordinary(name: &str) -> Result<Option<Self>> {
         if !geteuid().is_root() {
             return Ok(None);

@@ -1,17 +1,17 @@
-//! Forks: whether an object was made in this process, or was inherited from the process that forked it off.
+//! Forks: tells whether an object was made in this process, or was inherited from the parent process.
 //!
 //! A forked child has a copy of its parent's memory and one thread. So an object that has a thread, or shares memory or kernel
-//! objects with its parent's copy, must not be used there, and its destructor must leave alone what both copies share. A lock
-//! that another thread held during the fork stays locked in the child. Nothing here takes a lock.
+//! objects with its parent's copy, must not be used in the child. Its destructor must not change shared state there. A lock
+//! that another thread held during the fork stays locked in the child. This module takes no lock.
 //!
-//! Forks are noticed by `pthread_atfork`, which is called for `fork`, and not for a bare `clone` system call. It is called
-//! by the C library, which forgets the handler when it unloads the object that has this code.
+//! A handler of `pthread_atfork` counts forks. The C library calls it for `fork`, and not for a bare `clone` system call. The
+//! C library removes the handler when it unloads the object that has this code.
 
 use std::ptr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
 
-/// How often this process was forked off since forks are noticed. A child has another number than all of its ancestors.
+/// Number of counted forks from an ancestor to this process. A child has another number than all of its ancestors.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 static WATCHED: AtomicBool = AtomicBool::new(false);
 
@@ -19,7 +19,7 @@ extern "C" fn forked() {
     FORKS.fetch_add(1, Relaxed);
 }
 
-/// Notices forks from now on. `false`: there is no memory for that.
+/// Counts forks from now on. Returns `false` if there is no memory for that.
 pub fn watch() -> bool {
     // Two threads that begin at once count each fork twice, which does no harm.
     if !WATCHED.load(Acquire) {
@@ -30,35 +30,35 @@ pub fn watch() -> bool {
     WATCHED.load(Acquire)
 }
 
-/// How often this process was forked off since forks are noticed.
+/// Number of counted forks from an ancestor to this process.
 pub fn count() -> u32 {
     FORKS.load(Relaxed)
 }
 
-/// The process in which an object was made. Forks must be [noticed](watch) when it is taken.
+/// The process in which an object was made. Forks must be [counted](watch) before one is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process(u32);
 
 impl Process {
-    /// This one.
+    /// The calling process.
     pub fn current() -> Self {
         Self(count())
     }
 
-    /// Whether it is this one.
+    /// Whether it is the calling process.
     pub fn is_current(self) -> bool {
         self == Self::current()
     }
 }
 
-/// A static object of which each process makes its own. The parent's is leaked in a child, because nobody knows in which state
-/// the fork left it.
+/// A static object of which each process makes its own. A child leaks the parent's object, because the fork may have left it
+/// in any state.
 pub struct PerProcess<T: 'static> {
     made: AtomicPtr<(Process, T)>,
 }
 
 impl<T: Default + Send + Sync> PerProcess<T> {
-    /// Nothing is made yet.
+    /// A static without an object yet.
     pub const fn new() -> Self {
         Self { made: AtomicPtr::new(ptr::null_mut()) }
     }
@@ -70,7 +70,7 @@ impl<T: Default + Send + Sync> PerProcess<T> {
         process.is_current().then_some(object)
     }
 
-    /// This process's own; it is made when it is asked for first. Forks must be [noticed](watch) before.
+    /// This process's own object, which the first call makes. Forks must be [counted](watch) before.
     pub fn get(&self) -> &'static T {
         if let Some(object) = self.made() {
             return object;
@@ -80,12 +80,12 @@ impl<T: Default + Send + Sync> PerProcess<T> {
         let made = match self.made.compare_exchange(known, new, AcqRel, Acquire) {
             Ok(_) => new,
             Err(theirs) => {
-                // SAFETY: nobody else has seen it.
+                // SAFETY: no other thread has seen it.
                 drop(unsafe { Box::from_raw(new) });
                 theirs
             }
         };
-        // SAFETY: it is leaked. What another thread made it made in this process.
+        // SAFETY: it is leaked. If another thread made it, that was in this process.
         unsafe { &(*made).1 }
     }
 }
@@ -102,13 +102,13 @@ mod tests {
 
     use super::*;
 
-    /// What a child says of a check, as its exit status.
+    /// Whether a check succeeds in a forked child, by the child's exit status.
     fn in_child(check: impl FnOnce() -> bool) -> bool {
         // SAFETY: the child runs the check, which takes no lock that another thread may have, and exits.
         match unsafe { libc::fork() } {
             0 => {
                 let status = i32::from(!check());
-                // SAFETY: it ends the child without running what is the parent's.
+                // SAFETY: it ends the child without running the parent's exit handlers.
                 unsafe { libc::_exit(status) }
             }
             child => {
@@ -131,7 +131,7 @@ mod tests {
         assert!(parent.is_current());
         assert!(in_child(|| !parent.is_current()
             && Process::current().is_current()
-            // The parent's is locked for ever.
+            // The parent's object is locked for ever in the child.
             && OWN.get().try_lock().is_ok_and(|own| *own == 0)
             && in_child(|| !parent.is_current() && OWN.get().try_lock().is_ok())));
         assert!(parent.is_current());

@@ -1,10 +1,10 @@
 //! Threads that a library starts in its host.
 //!
-//! A host's signal handlers are written for its own threads: PostgreSQL's jump out of the code that they interrupt. The kernel
-//! delivers a signal of the process to any thread that does not block it. So the threads of a library block all signals
-//! but those that an instruction of their own causes. A forked child has none of these threads: [`forks`] says which objects
-//! it inherited. A child also inherits locks of files: [`outwait()`] waits until it has given them up. [`mod@slice`] is for threads
-//! for whom others wait.
+//! A host's signal handlers are written for its own threads; PostgreSQL's, for example, jump out of the code that they
+//! interrupt. The kernel delivers a signal of the process to any thread that does not block it. So the threads of a library
+//! block all signals but those that an instruction of their own causes. A forked child has none of these threads: [`forks`]
+//! tells which objects it inherited. A child also inherits locks of files: [`outwait()`] waits until the child has released
+//! them. [`mod@slice`] is for threads on which others wait.
 
 #![cfg(target_os = "linux")]
 
@@ -21,8 +21,8 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
 pub use outwait::{PATIENCE, outwait};
 
-/// Signals that an instruction causes. A thread that blocks one of them ends the process with it, where a handler may have an
-/// answer: threads come to ring 0 by SIGSEGV.
+/// Signals that an instruction causes. If a thread blocks one of them, the signal ends the process. A handler may be able to
+/// handle it: threads enter ring 0 by SIGSEGV.
 const OF_INSTRUCTIONS: [Signal; 6] =
     [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGFPE, Signal::SIGILL, Signal::SIGTRAP, Signal::SIGSYS];
 
@@ -30,7 +30,7 @@ const OF_INSTRUCTIONS: [Signal; 6] =
 /// signals are as before when this returns.
 ///
 /// # Errors
-/// Those of [`Builder::spawn`].
+/// The errors of [`Builder::spawn`].
 pub fn spawn<F, T>(builder: Builder, body: F) -> io::Result<JoinHandle<T>>
 where
     F: FnOnce() -> T + Send + 'static,
@@ -41,7 +41,7 @@ where
     builder.spawn(body)
 }
 
-/// Signals are blocked in this thread, and in those that it starts meanwhile, until this is dropped.
+/// Blocks signals in this thread, and in those that it starts meanwhile, until it is dropped.
 #[must_use]
 pub struct BlockedSignals {
     before: SigSet,
@@ -69,7 +69,7 @@ impl BlockedSignals {
 
 impl Drop for BlockedSignals {
     fn drop(&mut self) {
-        // It cannot fail: the kernel gave this set.
+        // It cannot fail, because the set is one that the kernel returned.
         let _ = self.before.thread_set_mask();
     }
 }
@@ -93,7 +93,7 @@ pub fn deliverable(least: usize, is_such: impl Fn(&str) -> bool) -> io::Result<(
 }
 
 fn deliverable_now(is_such: impl Fn(&str) -> bool) -> io::Result<(usize, u64)> {
-    /// SIGKILL, SIGSTOP, and those that the C library keeps for itself.
+    /// SIGKILL, SIGSTOP, and the signals that the C library reserves.
     const NEVER_BLOCKED: u64 = 1 << (9 - 1) | 1 << (19 - 1) | 1 << (32 - 1) | 1 << (33 - 1);
     let of_instructions: u64 = OF_INSTRUCTIONS.into_iter().map(|signal| 1 << (signal as i32 - 1)).sum();
     let (mut threads, mut signals) = (0, 0);

@@ -1,4 +1,4 @@
-//! Waiting for a lock of a file that a forked child holds for a moment.
+//! Waits for a lock of a file that a forked child holds for a moment.
 //!
 //! The lock of a file lasts until the last descriptor of the open file is closed. A child that another thread of the process forks
 //! has such a descriptor, until it executes a program or ends. So a file can be locked for a moment after its owner has closed

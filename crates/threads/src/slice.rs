@@ -1,4 +1,4 @@
-//! How long a thread runs when others wait for its processor.
+//! The time slice of a thread, after which it leaves its processor to threads that wait.
 
 use std::io;
 
@@ -20,16 +20,16 @@ struct Attributes {
 /// The shortest slice that Linux gives, in nanoseconds.
 const SHORTEST: u64 = 100_000;
 
-/// Asks for the shortest slices for the calling thread, and for those that it starts from now on. Such a thread soon gets its processor
-/// from threads that compute, and gives it back soon. It is for threads that do little each time they are woken, and for whom others
-/// wait. It needs no privilege, and gives no more of the processor in total.
+/// Asks for the shortest slices for the calling thread, and for those that it starts from now on. Such a thread soon gets its
+/// processor from threads that compute, and gives it back soon. It is for threads that do little each time they are woken, and
+/// on which others wait. It needs no privilege, and gives no more of the processor in total.
 ///
 /// # Errors
-/// The kernel refuses; the thread's policy is not the normal one. Then nothing has changed.
+/// The kernel refuses, or the thread's policy is not the normal one. Then nothing has changed.
 pub fn shorten() -> io::Result<()> {
     let mut attributes = Attributes::default();
     let size = size_of::<Attributes>() as u32;
-    // SAFETY: the kernel writes so many bytes of the structure.
+    // SAFETY: the kernel writes at most `size` bytes of the structure.
     let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) };
     if got != 0 {
         return Err(io::Error::last_os_error());
@@ -38,7 +38,7 @@ pub fn shorten() -> io::Result<()> {
         return Err(io::ErrorKind::Unsupported.into());
     }
     let attributes = Attributes { size, nice: attributes.nice, runtime: SHORTEST, ..Attributes::default() };
-    // SAFETY: the kernel reads so many bytes of the structure.
+    // SAFETY: the kernel reads at most `size` bytes of the structure.
     match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -51,9 +51,9 @@ mod tests {
 
     #[test]
     fn the_slice_is_short_and_the_rest_stays() {
-        // The slice stays with the thread.
+        // The test has its own thread, because a thread keeps its slice.
         std::thread::spawn(|| {
-            // SAFETY: a number of this thread alone; nicer is always allowed.
+            // SAFETY: it sets a number of this thread alone. A higher one is always allowed.
             unsafe { libc::setpriority(libc::PRIO_PROCESS, libc::gettid() as u32, 3) };
             shorten().unwrap();
             let mut found = Attributes::default();
@@ -62,7 +62,7 @@ mod tests {
                 libc::syscall(libc::SYS_sched_getattr, 0, &raw mut found, size_of::<Attributes>() as u32, 0)
             };
             assert_eq!((got, found.nice, found.policy), (0, 3, libc::SCHED_OTHER as u32));
-            // Linux before 6.12 says 0.
+            // Linux before 6.12 returns 0.
             assert!([0, SHORTEST].contains(&found.runtime), "{}", found.runtime);
         })
         .join()

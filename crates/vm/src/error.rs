@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why a machine did not run to its end. Every message says what is wrong; [`Error::hint`] says how to fix it.
+/// The reason why a machine did not run to its end. Every message describes the problem; [`Error::hint`] has a remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -38,7 +38,7 @@ pub enum Error {
     /// The guest ended before its jobs did, because of a panic or because it was switched off.
     #[error("the guest's kernel stopped before its work was done{}", after(why))]
     Died {
-        /// The console's line that says why, if there is one.
+        /// The console's line with the reason, if there is one.
         why: Option<String>,
         /// End of the console's output.
         console: String,
@@ -74,7 +74,7 @@ impl Error {
         move |source| Error::Io { what: what.into(), source }
     }
 
-    /// What the user can do, if that is not obvious.
+    /// Advice to the user, if the remedy is not obvious.
     pub fn hint(&self) -> Option<String> {
         match self {
             Error::Missing { package, .. } => Some(format!("make setup, or: apt-get install {package}")),

@@ -1,4 +1,4 @@
-//! Tests of guests on real kernels: their output arrives, and the report says how they ended.
+//! Tests of guests on real kernels: their output arrives, and the report has their exit statuses.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What happens on the processors while pages are replaced.
+//! Counts of interrupts, exits and stale translations while pages are replaced.
 
 use std::fs;
 
@@ -12,11 +12,11 @@ use crate::{Error, Fields, Result};
 
 /// Threads that replace pages at the same time.
 const THREADS: u64 = 2;
-/// Pages in memory, and how many pages each thread uses.
+/// Pages in memory, and number of page uses of each thread.
 const FRAMES: usize = 256;
 const USES: usize = 8192;
 
-/// What happened on one processor in ring 0.
+/// Events on one processor in ring 0.
 #[derive(Clone, Copy)]
 pub struct Alone {
     exits: u64,
@@ -35,7 +35,7 @@ impl Alone {
     }
 }
 
-/// The same for each page, of all rounds.
+/// The same events for each page, over all rounds.
 #[derive(Default)]
 pub struct Others {
     pages: usize,
@@ -55,12 +55,12 @@ impl Others {
     }
 }
 
-/// What two threads did to each other, for each page that was replaced.
+/// Events that two threads caused, for each replaced page.
 pub struct Counts {
     pages: f64,
     interrupts: f64,
     exits: Option<f64>,
-    /// In all.
+    /// The total, not per page.
     stale: Option<u64>,
 }
 
@@ -77,19 +77,19 @@ impl Counts {
     }
 }
 
-/// TLB shootdowns and calls of functions on other processors that Linux has counted, on all processors.
+/// TLB shootdowns and cross-processor function calls that Linux has counted, on all processors.
 fn interrupts_of_linux() -> u64 {
     let text = fs::read_to_string("/proc/interrupts").unwrap_or_default();
     let rows = text.lines().filter(|line| ["TLB:", "CAL:"].iter().any(|row| line.trim().starts_with(row)));
     rows.flat_map(|row| row.split_whitespace().skip(1).map_while(|word| word.parse::<u64>().ok())).sum()
 }
 
-/// A pool of which half the pages are in memory.
+/// A pool with half of its pages in memory.
 fn small(kind: Kind) -> Result<Subject> {
     Subject::of(kind, Parts::ALL, FRAMES, 2 * FRAMES)
 }
 
-/// Two threads use the same pages at random. Returns how many pages were replaced.
+/// Two threads use the same pages at random. Returns the number of replaced pages.
 fn replace(subject: &Subject, before: impl Fn() + Sync) -> Result<f64> {
     let evicted = subject.pool.statistics().evicted;
     let work = |seed: u64| -> Result<()> {
@@ -107,7 +107,7 @@ fn replace(subject: &Subject, before: impl Fn() + Sync) -> Result<f64> {
     Ok((subject.pool.statistics().evicted - evicted) as f64)
 }
 
-/// vmcache in ring 3. This process is no virtual machine yet.
+/// Counts of vmcache in ring 3. This process must not be a virtual machine yet.
 pub fn natively() -> Result<Counts> {
     let subject = small(Kind::Vmcache)?;
     let before = interrupts_of_linux();
@@ -116,7 +116,7 @@ pub fn natively() -> Result<Counts> {
     Ok(Counts { pages: replaced, interrupts, exits: None, stale: None })
 }
 
-/// An engine with its threads in ring 0.
+/// Counts of an engine with its threads in ring 0.
 pub fn in_ring0(process: &'static Process, kind: Kind) -> Result<Counts> {
     let subject = small(kind)?;
     let (linux, statistics, shootdowns) =

@@ -1,5 +1,5 @@
-//! How operations of a trace reach an engine from user space (paper 6.2 and Figure 6b): through
-//! `BPF_PROG_TEST_RUN`, one operation per call or a batch per call.
+//! Drivers that pass operations of a trace to an engine from user space (paper 6.2 and Figure 6b).
+//! They use `BPF_PROG_TEST_RUN`, with one operation or a batch per call.
 
 use bedplate_kerneldb::{Database, Session, SetOptions, TRACE_OPS, Trace};
 
@@ -7,14 +7,15 @@ use super::trace::{TraceOp, Workload, key};
 use crate::cpu::thread_cpu_ns;
 use crate::{Error, Result};
 
-/// What became of the operations that were driven.
+/// Results of the operations of a driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Done.
+    /// Completed operations.
     pub done: u64,
-    /// Ended in an Error state and were rolled back; [`super::run::Refused`] tells why.
+    /// Operations that ended in an Error state and were rolled back. [`super::run::Refused`] has
+    /// the reasons.
     pub rolled_back: u64,
-    /// CPU time of the driving thread in nanoseconds, without what only prepares the operations.
+    /// CPU time of the driving thread in nanoseconds, without the preparation of the operations.
     pub cpu_ns: u64,
 }
 
@@ -26,7 +27,7 @@ impl Outcome {
         self.cpu_ns += other.cpu_ns;
     }
 
-    /// Counts one operation's result; errors that no workload should meet are passed on.
+    /// Counts one operation's result. Returns errors that no workload should cause.
     fn count<T>(&mut self, result: bedplate_kerneldb::Result<T>) -> Result<Option<T>> {
         match result {
             Ok(value) => {
@@ -48,7 +49,7 @@ pub trait Driver: Send {
     fn run(&mut self, ops: &[TraceOp]) -> Result<Outcome>;
 }
 
-/// How operations reach the engine.
+/// The way in which operations reach the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Driving {
     /// [`TRACE_OPS`] operations per call; needs a database of one partition.
@@ -87,7 +88,7 @@ impl OnePerCall {
         Ok(OnePerCall { session: database.session()?, value: vec![b'v'; workload.value_len] })
     }
 
-    /// Runs one operation, without taking its CPU time.
+    /// Runs one operation without measuring its CPU time.
     pub fn one(&mut self, op: TraceOp, outcome: &mut Outcome) -> Result<()> {
         let key = key(op.key());
         if op.is_set() {

@@ -1,5 +1,5 @@
-//! The floor of driving a program from user space: what one `bpf(BPF_PROG_TEST_RUN)` call costs when
-//! the program does nothing. One operation per call cannot be faster than this, whatever the engine.
+//! The floor of driving a program from user space: the cost of one `bpf(BPF_PROG_TEST_RUN)` call of
+//! a program that does nothing. With one operation per call, no engine can be faster than this.
 
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -35,7 +35,7 @@ impl Empty {
         if fd < 0 {
             return Err(io::Error::from_raw_os_error(-fd));
         }
-        // SAFETY: the descriptor was just opened and is owned by nobody else.
+        // SAFETY: the descriptor was just opened and nothing else owns it.
         Ok(Empty(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 

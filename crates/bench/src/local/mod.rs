@@ -2,8 +2,8 @@
 //!
 //! Threads drive GETs and SETs through `BPF_PROG_TEST_RUN`, in batches and one operation per call. The
 //! arena engine and the hash-map engine hold the same keys at the same time and take turns on the same
-//! traces. The unit is operations per second of CPU time of the driving threads, so that a neighbour on
-//! the machine costs precision, not fairness.
+//! traces. The unit is operations per second of CPU time of the driving threads, so that other programs
+//! on the machine cost precision, not fairness.
 
 pub mod driver;
 pub mod floor;
@@ -91,7 +91,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
     Ok(report)
 }
 
-/// A filled database of an engine. The baseline is looked at from outside: it must consist of hash maps.
+/// A filled database of an engine. The kernel must show that the baseline has hash maps.
 fn filled(workload: &Workload, versions: u32, engine: EngineKind) -> Result<Database> {
     let before = bpf::program_ids();
     let database = run::filled(workload, Config { engine, versions, key_bytes: 16, ..Config::default() })?;
@@ -101,7 +101,8 @@ fn filled(workload: &Workload, versions: u32, engine: EngineKind) -> Result<Data
     Ok(database)
 }
 
-/// As many versions as fit into one partition of 4 GiB, where traces run; at most the default.
+/// The largest number of versions, at most the default, that fits into one partition of 4 GiB. Traces
+/// run within one partition.
 fn versions_that_fit(workload: &Workload) -> Option<u32> {
     (1..=Config::default().versions).rev().find(|v| run::memory_need(workload, *v) <= 1 << 32)
 }

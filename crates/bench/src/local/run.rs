@@ -9,10 +9,10 @@ use super::driver::{Driver, Outcome};
 use super::trace::{TraceOp, Workload, key};
 use crate::{Error, Result};
 
-/// Operations handed to a driver at once, between two looks at the clock.
+/// Operations passed to a driver at once, between two readings of the clock.
 pub const CHUNK: usize = TRACE_OPS;
 
-/// Why operations of a database were rolled back, by its own counters.
+/// Numbers of operations that were rolled back, by reason, from the database's own counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Refused {
     /// Another transaction held the lock.
@@ -24,7 +24,7 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// Runs `f` and tells what was refused meanwhile.
+    /// Runs `f` and counts the operations that were refused meanwhile.
     pub fn during<T>(database: &Database, f: impl FnOnce() -> Result<T>) -> Result<(T, Refused)> {
         let before = database.stats();
         let result = f()?;
@@ -38,12 +38,12 @@ impl Refused {
     }
 }
 
-/// What the threads did within a window.
+/// The operations of the threads within a window.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Window {
     /// All threads' operations.
     pub outcome: Outcome,
-    /// Why operations were rolled back.
+    /// Operations rolled back, by reason.
     pub refused: Refused,
     /// Length in nanoseconds.
     pub wall_ns: u64,
@@ -66,8 +66,8 @@ impl Window {
     }
 }
 
-/// Drives each driver with its trace (cyclically, from `from` on) in a thread of its own until `window`
-/// has passed. `database` is the one that the drivers drive.
+/// Runs each driver with its trace (cyclically, from `from` on) in its own thread until `window` has
+/// passed. `database` is the database of the drivers.
 pub fn drive(
     database: &Database,
     drivers: &mut [Box<dyn Driver>],
@@ -122,7 +122,8 @@ fn drive_one(driver: &mut dyn Driver, trace: &[TraceOp], from: usize, window: Du
     Ok(Window { outcome, refused: Refused::default(), wall_ns: start.elapsed().as_nanos() as u64 })
 }
 
-/// A database for a workload, filled with its keys. `base` says what differs from the default.
+/// A database for a workload, filled with its keys. `base` is its configuration, except for the memory
+/// and the minimum of partitions.
 pub fn filled(workload: &Workload, base: Config) -> Result<Database> {
     let need = memory_need(workload, base.versions);
     let partitions = base.partitions.max(need.div_ceil(1 << 32) as u32);
@@ -141,8 +142,8 @@ pub fn fill(database: &Database, workload: &Workload) -> Result<()> {
     Ok(())
 }
 
-/// Bytes that a database needs when every version slot of every key is in use, with a quarter more for
-/// rounding to size classes and for what is cached per processor.
+/// Bytes that a database needs when every version slot of every key is in use. A quarter is added for
+/// rounding to size classes and for per-processor caches.
 pub fn memory_need(workload: &Workload, versions: u32) -> u64 {
     let versions = u64::from(versions);
     let entry = 96 + 16 * versions;
@@ -151,7 +152,7 @@ pub fn memory_need(workload: &Workload, versions: u32) -> u64 {
     (bytes + bytes / 4 + (64 << 20)).next_multiple_of(1 << 20)
 }
 
-/// Fails if the machine has not `bytes` of memory available.
+/// Fails if less than `bytes` of memory is available.
 pub fn require_memory(bytes: u64) -> Result<()> {
     let available = available_memory();
     if bytes > available {
@@ -163,7 +164,7 @@ pub fn require_memory(bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Memory that can be used without pushing out other programs, in bytes.
+/// Memory that is available without swapping out other programs, in bytes.
 pub fn available_memory() -> u64 {
     std::fs::read_to_string("/proc/meminfo")
         .ok()

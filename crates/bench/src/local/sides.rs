@@ -1,4 +1,4 @@
-//! Several databases driven in turns on the same traces, and the columns that come of it.
+//! Several databases driven in turns on the same traces, and the columns of the results.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use super::trace::{TraceOp, Workload, draw};
 use crate::sample::{interleave, samples};
 use crate::{Fields, Result};
 
-/// Operations drawn per thread; cyclic beyond.
+/// Operations drawn per thread, which repeats them.
 const TRACE_LEN: usize = 1 << 20;
 
-/// How a cell is measured.
+/// Settings of the measurement of a cell.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Interleaved rounds.
@@ -22,7 +22,7 @@ pub struct Plan {
     pub window: Duration,
     /// Driving threads.
     pub threads: usize,
-    /// How they drive.
+    /// The way in which operations reach the engine.
     pub driving: Driving,
 }
 
@@ -36,8 +36,8 @@ pub fn traces(workload: &Workload, threads: usize) -> Vec<Vec<TraceOp>> {
     (0..threads as u64).map(|t| draw(workload, TRACE_LEN, 0x5eed + t)).collect()
 }
 
-/// Windows by side, interleaved; all sides get the same operations. Before, every side runs for a
-/// quarter of a window, unmeasured, to warm caches and memory.
+/// Measures interleaved windows of all sides, which get the same operations. Before that, every
+/// side runs unmeasured for a quarter of a window, to warm caches and memory.
 pub fn measure(databases: &[&Database], workload: &Workload, plan: &Plan) -> Result<Vec<Vec<Window>>> {
     let traces = traces(workload, plan.threads);
     let mut sides = databases.iter().map(|d| drivers(d, workload, plan)).collect::<Result<Vec<_>>>()?;

@@ -2,7 +2,7 @@
 
 use crate::keys::{Distribution, KeyStream};
 
-/// What is done to which keys.
+/// The operations of a workload, and their keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workload {
     /// Keys `0..keys` exist; at most 2³¹.

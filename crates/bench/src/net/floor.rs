@@ -49,7 +49,8 @@ pub fn serve(port: u16) -> io::Result<Infallible> {
                 _ => *connection = None,
             }
         }
-        // As Redis does: clients that wait for a processor do not interrupt this one for each request.
+        // Replies follow after all requests, as in Redis, so that waiting clients do not interrupt this thread for each
+        // request.
         for (index, ping) in received.drain(..) {
             let connection = &mut connections[index];
             let reply: &[u8] = if ping { b"+PONG\r\n" } else { b"+OK\r\n" };

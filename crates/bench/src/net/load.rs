@@ -2,7 +2,7 @@
 //!
 //! *Closed loop*: every connection sends `pipeline` requests, waits for all replies, sends the next.
 //! Latency counts from the sending. *Open loop*: requests are due at a fixed rate whatever the server
-//! does, and latency counts from when a request was due, so that a stalled server is charged for all the
+//! does, and latency counts from when a request was due. So a stalled server is charged for all the
 //! requests that it kept waiting.
 //!
 //! Each thread owns its connections, histogram and counters; nothing is shared while it runs.
@@ -21,7 +21,7 @@ use crate::keys::{Distribution, KeyStream};
 use crate::latency::Latencies;
 use crate::{Error, Result};
 
-/// How requests are timed.
+/// Timing of requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Loop {
     /// The next requests follow the last replies.
@@ -60,7 +60,7 @@ pub struct Load {
     pub seed: u64,
 }
 
-/// What the generator saw during the window.
+/// Results of the generator in the window.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     /// Right replies.
@@ -84,7 +84,8 @@ impl Seen {
     }
 }
 
-/// Runs a load and returns what it saw; `edge` is called at the beginning and at the end of the window.
+/// Runs a load and returns its results, and those of `edge`, which it calls at the beginning and at the
+/// end of the window.
 pub fn run<T>(
     address: SocketAddr,
     load: &Load,
@@ -250,7 +251,7 @@ impl<'a> Worker<'a> {
         self.flush(connection)
     }
 
-    /// Sends what can be sent; asks for writability if something is left.
+    /// Sends as many bytes as the socket takes; watches for writability if some are left.
     fn flush(&mut self, connection: usize) -> Result<()> {
         let c = &mut self.connections[connection];
         while !c.stream.unsent().is_empty() {
@@ -272,7 +273,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Receives what is there and checks the replies.
+    /// Receives the available bytes and checks the replies.
     fn receive(&mut self, connection: usize) -> Result<()> {
         let mut buffer = [0u8; 65536];
         loop {

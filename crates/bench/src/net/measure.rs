@@ -1,19 +1,19 @@
 //! One measurement of one server under one load, with the CPU time that each party used.
 //!
-//! On loopback a packet is received in the context of whoever sent it, so "the server's CPU" needs a
+//! On loopback, a packet is received in the context of its sender, so "the server's CPU" needs a
 //! definition. Per right reply:
 //!
 //! - `server_cpu_ns`: CPU time of the server's process + of the kernel threads that work for sockets
 //!   (kworker, ksoftirqd) + the run time of the server's eBPF programs in the *client's* context. The
-//!   last one is zero for a server in user space; for Bedplate it is taken from the kernel's run-time
-//!   statistics in a calibration run of its own, because these statistics cost time themselves.
+//!   last one is zero for a server in user space. For Bedplate, a separate calibration run takes it
+//!   from the kernel's run-time statistics, because these statistics cost time themselves.
 //! - `machine_cpu_ns`: busy time of the whole machine − user time of the load generator. It contains
-//!   the generator's own system calls and both directions of TCP, which are the same work for every
-//!   server, so ratios of it are nearer to 1; but nothing can hide from it. It is meaningful only on a
+//!   the generator's own system calls and both directions of TCP. These are the same work for every
+//!   server, so ratios of it are nearer to 1. It leaves no work out, so it is meaningful only on a
 //!   machine that does nothing else.
-//! - `both_cpu_ns`: CPU time of the server's process, of the socket workers and of the load generator with
-//!   its system calls, each once. It bounds the rate on a saturated machine and, unlike `machine_cpu_ns`,
-//!   other programs on the machine do not enter it.
+//! - `both_cpu_ns`: CPU time of the server's process, of the socket workers and of the load generator with its system
+//!   calls, each once. It bounds the rate on a saturated machine. Unlike `machine_cpu_ns`, it excludes other programs
+//!   on the machine.
 //! - `client_cpu_ns`: CPU time of the load generator, its system calls included.
 
 use std::time::Instant;
@@ -27,7 +27,7 @@ use crate::{Error, Fields, Result};
 /// Results of one window.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// What the load generator saw.
+    /// Results of the load generator.
     pub seen: Seen,
     /// CPU time of the server's process, in nanoseconds.
     pub process_ns: u64,
@@ -110,7 +110,7 @@ pub fn measure(server: &Server, load: &Load) -> Result<Measured> {
     })
 }
 
-/// Run time per reply, in nanoseconds, of all programs of a type; `None` if the kernel does not tell.
+/// Run time per reply, in nanoseconds, of all programs of a type; `None` if the kernel does not report it.
 pub fn calibrate_bpf(server: &Server, load: &Load, kind: ProgramType) -> Result<Option<f64>> {
     let Ok(_on) = RunTimeStats::enable() else {
         tracing::warn!("no run-time statistics of eBPF programs: there is no server_cpu_ns");

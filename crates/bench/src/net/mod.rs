@@ -8,14 +8,14 @@
 //! - `server`, Bedplate's server path as it is by default;
 //! - `batched`, the same with `--batch-workers under-load`: the kernel's workers are in the scheduler's batch class while
 //!   many clients are busy;
-//! - `user`, Bedplate with its kernel path switched off: what answering in the kernel is worth;
+//! - `user`, Bedplate with its kernel path switched off, which shows the benefit of replies from the kernel;
 //! - `local`, Bedplate with the fast path for local clients, where the build has it;
 //! - `floor`, a server that receives, sends a constant and does nothing else ([`floor`](mod@floor)), in the cells whose
 //!   replies are all the same. Its ratio of `cpu` is the part of Redis's time that a server cannot save as long as it
 //!   receives a request and sends a reply with system calls.
 //!
 //! Ratios are the worst cell's, closed loops and open loops alike: the smallest of the cells' medians in `*_min`, the
-//! largest in `*_max`. An open loop's latency counts from when a request was due. Where the kernel does not tell the run
+//! largest in `*_max`. An open loop's latency counts from when a request was due. If the kernel does not report the run
 //! time of eBPF programs, sides that have such programs get no ratio of `cpu`.
 
 pub mod floor;
@@ -55,7 +55,7 @@ struct Side {
     server: Server,
     /// Type of its programs that run in the client's context.
     client_programs: Option<ProgramType>,
-    /// It only answers requests that write, one at a time.
+    /// The side takes part only in cells that write, one request at a time.
     constant: bool,
 }
 
@@ -92,7 +92,7 @@ fn plan(options: &Options) -> Plan {
     Plan {
         keys: options.pick(50_000, 500_000),
         rounds: options.pick(3, 5),
-        // In less than that a server notices that its clients are busy, and one that they are no longer.
+        // Within this time, a server notices that its clients are busy, or no longer busy.
         warm_up: Duration::from_millis(options.pick(120, 150)),
         window: Duration::from_millis(options.pick(350, 600)),
         cells,
@@ -133,7 +133,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
 #[derive(Default)]
 struct Ratios {
     rate: Vec<f64>,
-    /// Empty, or incomplete, where the kernel does not tell the run time of eBPF programs.
+    /// Empty or incomplete if the kernel does not report the run time of eBPF programs.
     cpu: Vec<Option<f64>>,
     both_cpu: Vec<f64>,
     machine_cpu: Vec<f64>,
@@ -211,7 +211,7 @@ fn compare(plan: &Plan, sides: &[Side], options: &Options, sink: Sink<'_>) -> Re
             ratios[taking_part[i]].add(&closed.rounds[i], closed.bpf_ns[i], &closed.rounds[0]);
         }
         if cell.pipeline == 1 && cell.connections > 1 {
-            // Half of what the slowest side can do: every side is offered the same load.
+            // Half of the slowest side's rate, so that every side gets the same load.
             let rate = (rates.iter().copied().fold(f64::INFINITY, f64::min) / 2.0).round();
             let open = measure_cell(plan, &in_cell, cell, Loop::Open { rate })?;
             for (i, side) in in_cell.iter().enumerate() {
@@ -221,7 +221,7 @@ fn compare(plan: &Plan, sides: &[Side], options: &Options, sink: Sink<'_>) -> Re
         }
     }
     for (side, ratios) in sides.iter().zip(&ratios).skip(1) {
-        // The smallest one of the floor's is what counts.
+        // Only the floor's smallest ratio counts.
         if side.constant {
             if let Some(cpu) = ratios.cpu.iter().flatten().copied().reduce(f64::min) {
                 report.ratio("floor_cpu_over_redis_min", cpu);
@@ -267,7 +267,7 @@ impl CellResult {
     }
 }
 
-/// What a side is worse in than Redis, by more than the noise of 5 %.
+/// The ratios in which a side is worse than Redis by more than the noise of 5 %.
 fn losses(ratios: &[(&str, f64)]) -> String {
     let worse = |name: &str, ratio: f64| if name == "rate" { ratio < 0.95 } else { ratio > 1.05 };
     let lost: Vec<&str> = ratios.iter().filter(|(name, r)| worse(name, *r)).map(|(name, _)| *name).collect();
@@ -307,7 +307,7 @@ mod tests {
     use super::*;
     use crate::Mode;
 
-    /// The instrument itself: Redis against Redis has every row, and every reply is right, in every kind of cell.
+    /// Tests the instrument itself: Redis against Redis has every row, and every reply is right, in every kind of cell.
     #[test]
     fn redis_against_redis_has_every_row() {
         let options = Options::new(Mode::Quick);
@@ -321,7 +321,7 @@ mod tests {
             keys: 1000,
             rounds: 2,
             warm_up: Duration::from_millis(20),
-            // A server that waits for a busy processor for so long is said not to answer.
+            // In a shorter window, a server may get no processor on a busy machine, which is an error.
             window: Duration::from_secs(1),
             cells: vec![cell(1, 1, 16), cell(50, 1, 16), cell(50, 16, 1024)],
         };
@@ -336,7 +336,7 @@ mod tests {
             }
             assert!(row.number("p50_ns") <= row.number("p999_ns"));
         }
-        // How near to 1 they are depends on what else the machine does.
+        // Other programs on the machine may move the ratios away from 1.
         for name in ["again_rate_over_redis_min", "again_cpu_over_redis_max"] {
             assert!(
                 report.ratios[name].is_finite() && report.ratios[name] > 0.0,

@@ -1,4 +1,4 @@
-//! Servers under test, as child processes: started on a free port, gone when dropped.
+//! Servers under test, as child processes: started on a free port, ended when dropped.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -46,7 +46,7 @@ impl Server {
         Self::redis_as(&options.valkey, environment, further, "install valkey-server 8, or name one")
     }
 
-    /// Redis or what has its options.
+    /// Redis, or a server with the same options.
     fn redis_as(
         program: &Path,
         environment: &[(&str, &OsStr)],
@@ -105,7 +105,7 @@ impl Server {
         Self::start(command, port, directory()?, "run `bedplate doctor` to see what this kernel lacks")
     }
 
-    /// Redis on a data directory: it loads the RDB file there, and writes one only when it is told to.
+    /// Redis on a data directory: it loads the RDB file there, and writes one only on a command.
     pub fn redis_on(options: &Options, data: &Path) -> Result<Server> {
         let port = free_port()?;
         let mut command = Command::new(&options.redis);
@@ -157,12 +157,12 @@ impl Server {
         Ok(server)
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where it keeps its files, until it is gone.
+    /// The directory of its files, which exists as long as this.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
@@ -172,7 +172,7 @@ impl Server {
         self.started_in
     }
 
-    /// Ends it at once, as a power failure would.
+    /// Kills it at once, so that it cannot save anything.
     pub fn kill(mut self) -> Result<()> {
         self.child.kill().map_err(Error::io("kill the server"))?;
         self.child.wait().map_err(Error::io("wait for the server"))?;
@@ -205,14 +205,14 @@ impl Server {
         }
     }
 
-    /// Its process.
+    /// The identifier of its process.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 }
 
 impl Drop for Server {
-    /// Asks it to end, and insists after a while.
+    /// Asks it to end, and kills it after a time limit.
     fn drop(&mut self) {
         if let Some(pid) = Pid::from_raw(self.child.id() as i32) {
             kill_process(pid, Signal::TERM).ok();

@@ -1,6 +1,6 @@
-//! Requests and replies on one connection, as cheap as they can be checked: every reply is compared
-//! with the one request that it must answer, so that a lost, doubled, misordered or foreign reply is
-//! noticed, and the generator stays small next to the server.
+//! Requests and replies on one connection. Every reply is compared with the one request that it must
+//! answer, so that a lost, duplicate, misordered or foreign reply is noticed. The comparison is
+//! cheap, so that the generator uses little CPU time next to the server.
 
 use std::collections::VecDeque;
 
@@ -68,11 +68,11 @@ fn digits(mut key: u64) -> [u8; DIGITS] {
 struct Pending {
     key: u64,
     set: bool,
-    /// When it was sent, or was to be sent; nanoseconds of the generator's clock.
+    /// Time at which it was sent or due, in nanoseconds of the generator's clock.
     since_ns: u64,
 }
 
-/// What a reply was.
+/// Result of a reply's check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// The right answer.
@@ -93,7 +93,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Appends a request to what is to be sent.
+    /// Appends a request to the unsent bytes.
     pub fn request(&mut self, wire: &Wire, key: u64, set: bool, since_ns: u64) {
         if self.sent == self.out.len() {
             self.out.clear();
@@ -122,7 +122,7 @@ impl Stream {
         self.pending.len()
     }
 
-    /// Received bytes, in any fragmentation.
+    /// Adds received bytes, in any fragmentation.
     pub fn received(&mut self, bytes: &[u8]) {
         if self.parsed == self.input.len() {
             self.input.clear();
@@ -134,7 +134,8 @@ impl Stream {
         self.input.extend_from_slice(bytes);
     }
 
-    /// The next complete reply and when its request was (to be) sent; `None` if more bytes are needed.
+    /// The next complete reply and the time at which its request was sent or due; `None` if more bytes
+    /// are needed.
     pub fn reply(&mut self, wire: &Wire) -> Result<Option<(Reply, u64)>> {
         let rest = &self.input[self.parsed..];
         if rest.is_empty() {
@@ -172,7 +173,7 @@ impl Stream {
     }
 }
 
-/// Whether `rest` begins with all of `expected`; an error if it can never.
+/// Whether `rest` begins with all of `expected`; an error if more bytes cannot make it so.
 fn complete(rest: &[u8], expected: &[u8]) -> Result<bool> {
     let n = rest.len().min(expected.len());
     if rest[..n] != expected[..n] {

@@ -1,7 +1,7 @@
-//! A process of its own for each side, so that its CPU time, its memory and its threads are its own, and so that what it
-//! has allocated does not become its neighbour's luck.
+//! A separate process for each side. So its CPU time, its memory and its threads are its own, and its allocations do
+//! not affect the other sides.
 //!
-//! It answers a line to each line and ends when it is told to, or when the process that started it has gone.
+//! The process answers each line with a line. It ends on request, or when the process that started it has ended.
 
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Write};
 use std::marker::PhantomData;
@@ -15,7 +15,7 @@ use crate::{Error, Result};
 
 type Answer<T> = std::result::Result<T, String>;
 
-/// What a side does with a question.
+/// The function by which a side answers a question.
 pub type Serve<Q, A> = Box<dyn FnMut(Q) -> Result<A>>;
 
 /// The process.
@@ -30,7 +30,7 @@ pub struct Apart<Q, A> {
 }
 
 impl<Q: Serialize + DeserializeOwned, A: Serialize + DeserializeOwned> Apart<Q, A> {
-    /// Starts it, within a limit of memory if a group is given; or says why it could not begin.
+    /// Starts the process, with a memory limit if a group is given. Returns the reason if it could not begin.
     pub fn start(
         name: &str,
         limit: Option<(Group, u64)>,
@@ -38,8 +38,8 @@ impl<Q: Serialize + DeserializeOwned, A: Serialize + DeserializeOwned> Apart<Q, 
     ) -> Result<Answer<Self>> {
         let pipe = || std::io::pipe().map_err(Error::io("create a pipe"));
         let ((questions, ask), (answers, mut answer)) = (pipe()?, pipe()?);
-        // SAFETY: the child uses nothing that another thread of the parent may have locked but the allocator, which the
-        // C library makes usable after a fork.
+        // SAFETY: the only lock of another thread that the child may need is that of the allocator, which the C library
+        // makes usable after a fork.
         let process = match unsafe { libc::fork() } {
             -1 => return Err(Error::io("fork")(std::io::Error::last_os_error())),
             0 => {
@@ -54,7 +54,7 @@ impl<Q: Serialize + DeserializeOwned, A: Serialize + DeserializeOwned> Apart<Q, 
                     };
                     serve(begun.and_then(|()| begin()), questions, &mut answer);
                 }));
-                // SAFETY: what the parent has buffered and what it cleans up at its end is the parent's.
+                // SAFETY: the child must skip the buffers and the cleanup at exit, which belong to the parent.
                 unsafe { libc::_exit(served.is_err().into()) }
             }
             process => process,
@@ -87,14 +87,15 @@ impl<Q: Serialize + DeserializeOwned, A: Serialize + DeserializeOwned> Apart<Q, 
 
 impl<Q, A> Drop for Apart<Q, A> {
     fn drop(&mut self) {
-        // An empty line: the pipe's end alone would not do, for other sides' processes have it, too.
+        // An empty line ends the process. Closing the pipe is not enough, because other sides' processes have it open,
+        // too.
         let _ = self.ask.write_all(b"\n");
         // SAFETY: a child of this process that nobody else waits for.
         unsafe { libc::waitpid(self.process, std::ptr::null_mut(), 0) };
     }
 }
 
-/// Says whether it could begin, and then answers until an empty line or the end.
+/// Reports whether the side could begin, and then answers until an empty line or the end.
 fn serve<Q: DeserializeOwned, A: Serialize>(
     begun: Result<Serve<Q, A>>,
     questions: PipeReader,
@@ -141,7 +142,7 @@ mod tests {
         let (mut one, mut two) = (adder(None), adder(None));
         assert_eq!((one.ask(&3).unwrap(), two.ask(&4).unwrap(), one.ask(&5).unwrap()), (3, 4, 8));
         assert!(one.ask(&99).unwrap_err().to_string().contains("too much"));
-        // The first has to end although the second's process has its pipe.
+        // The first process must end although the second one has its pipe open.
         drop(one);
         assert_eq!(two.ask(&1).unwrap(), 5);
         let refused: Answer<Adder> =

@@ -1,10 +1,10 @@
 //! A limit on a process's memory, page cache included, for stores that leave caching to the kernel.
 //!
-//! The limit is a control group (version 2, or 1 where memory is still there) of which the process is the only member.
-//! It counts what the process's own memory is, too, and what the kernel has for it, so it is set to that before the store
-//! is opened plus the budget. What is unfair about it: a page that the group reclaims is unmapped by the kernel, which a
-//! pool does for itself, and counted as that process's CPU time, as it should be; but pages that the store has dirtied
-//! may be written by kernel threads that are in nobody's CPU time, which flatters the store.
+//! The limit is a control group (version 2, or 1 if that has memory) whose only member is the process. It also counts the
+//! process's own memory and the kernel's memory for it. So the limit is the size of these before the store is opened,
+//! plus the budget. The kernel unmaps a page that the group reclaims, as a pool does by itself. This is in the process's
+//! CPU time, as it should be. But kernel threads may write pages that the store has dirtied. Their CPU time counts for no
+//! process, which favours the store.
 
 use std::fs;
 use std::io;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use crate::Error;
 
-/// A control group. It is removed when this is dropped, if the process has ended.
+/// A control group. Dropping it removes the group, if the process has ended.
 pub struct Group {
     directory: PathBuf,
     /// The group of the process that made this one.
@@ -22,7 +22,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// Makes one, or says why there cannot be one.
+    /// Creates a group, or returns the reason why there cannot be one.
     pub fn create(name: &str) -> Result<Self, String> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(|e| e.to_string())?;
         let groups = fs::read_to_string("/proc/self/cgroup").map_err(|e| e.to_string())?;
@@ -33,7 +33,8 @@ impl Group {
                 _ => ("memory.max", "memory.current"),
             };
             let home = mount.join(group.strip_prefix("/").unwrap_or(&group));
-            // Version 2 has limits only where no process is beside the group, so above this process's own group.
+            // In version 2, a group has limits only if no process is beside it, so this also tries the ancestors of the
+            // process's group.
             for parent in group.ancestors() {
                 let parent = mount.join(parent.strip_prefix("/").unwrap_or(parent));
                 let directory = parent.join(format!("bedplate-{name}-{}", std::process::id()));
@@ -57,17 +58,17 @@ impl Group {
         fs::write(self.directory.join("cgroup.procs"), "0")
     }
 
-    /// Makes the calling process a member of the group again that it was a member of when this group was made.
+    /// Moves the calling process back to the group that it was a member of when this group was created.
     pub fn leave(&self) -> io::Result<()> {
         fs::write(self.home.join("cgroup.procs"), "0")
     }
 
-    /// From now on the members have so many bytes.
+    /// Limits the memory of the members to `bytes`.
     pub fn limit(&self, bytes: u64) -> io::Result<()> {
         fs::write(self.directory.join(self.limit), bytes.to_string())
     }
 
-    /// From now on the members have so many bytes more than they have now.
+    /// Limits the memory of the members to `bytes` more than they use now.
     pub fn allow(&self, bytes: u64) -> io::Result<()> {
         let used = fs::read_to_string(self.directory.join(self.usage))?;
         let used: u64 = used.trim().parse().map_err(io::Error::other)?;
@@ -88,7 +89,7 @@ impl Drop for Group {
     }
 }
 
-/// Where control groups for memory are mounted, this process's group there, and their version.
+/// The mount points of control groups for memory, this process's group there, and their version.
 fn places(mounts: &str, groups: &str) -> Vec<(PathBuf, PathBuf, u8)> {
     let mut all = Vec::new();
     for mount in mounts.lines() {
@@ -113,7 +114,7 @@ fn places(mounts: &str, groups: &str) -> Vec<(PathBuf, PathBuf, u8)> {
             };
             is_it.then_some(path)
         });
-        // In a container the mount shows a part of the tree.
+        // In a container, the mount shows only a part of the tree.
         let Some(own) = own else { continue };
         let own = Path::new(own);
         let own =
@@ -123,7 +124,7 @@ fn places(mounts: &str, groups: &str) -> Vec<(PathBuf, PathBuf, u8)> {
     all
 }
 
-/// Takes the files in a directory out of the page cache: what is there already is counted to whoever brought it there.
+/// Drops the files in a directory from the page cache, because a cached page counts for the process that read it first.
 pub fn forget(directory: &Path) -> crate::Result<()> {
     forget_files(directory).map_err(Error::io("empty the page cache"))
 }

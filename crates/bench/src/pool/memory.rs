@@ -1,4 +1,4 @@
-//! A `BTreeMap` as a store: what the workloads are tested on.
+//! A `BTreeMap` as a store, for tests of the workloads.
 
 use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock};
@@ -14,12 +14,12 @@ pub type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 pub struct Memory(RwLock<Map>);
 
 impl Memory {
-    /// Holding a map from the start.
+    /// A store that has the entries of a map at the start.
     pub fn new(map: Map) -> Self {
         Self(RwLock::new(map))
     }
 
-    /// What it holds now.
+    /// A copy of its current entries.
     pub fn copy(&self) -> Map {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,5 +1,5 @@
-//! The buffer pool's workloads (paper 7.4): YCSB and TPC-C over the bare B+tree on each of the pool's engines, over
-//! the transactional store, and over the embedded stores that one would use instead.
+//! The buffer pool's workloads (paper 7.4): YCSB and TPC-C. They run over the bare B+tree on each of the pool's
+//! engines, over the transactional store, and over other embedded stores.
 
 pub(crate) mod apart;
 pub(crate) mod budget;

@@ -2,7 +2,7 @@
 //!
 //! - Atomic in memory: a transaction that does not commit is undone, last change first, from the values that it replaced.
 //! - Not durable.
-//! - Not isolated: the workload does not run transactions together that disagree.
+//! - Not isolated: the workload must not run conflicting transactions at the same time.
 
 use super::store::{Access, Body, Each, Expected, Session, Transaction, Verdict, Visit};
 use crate::Result;
@@ -78,7 +78,7 @@ impl<P: Plain> Session for PlainSession<P> {
     }
 }
 
-/// What a transaction replaced, in one buffer: keys and values, and where they are.
+/// The keys and values that a transaction has replaced, in one buffer, and their positions.
 #[derive(Default)]
 struct Undo {
     bytes: Vec<u8>,
@@ -126,7 +126,7 @@ impl<P: Plain> Open<'_, P> {
         Ok(())
     }
 
-    /// Before a change.
+    /// Remembers the old value before a change.
     fn changes(&mut self, key: &[u8], was_there: bool) {
         self.undo.push(key, was_there.then_some(&self.old[..]));
     }

@@ -1,7 +1,8 @@
-//! `pool-scaling`: how often threads wait for each other in the buffer pool and in the store, with 1 to 16 threads.
+//! `pool-scaling`: the number of times that threads wait for each other in the buffer pool and in the store, with 1 to
+//! 16 threads.
 //!
-//! The workloads are those of YCSB. Counts of waits do not depend on the number of processors as rates do: a machine with two
-//! processors shows which locks more processors would meet, and a rate with more threads than processors shows little. Every
+//! The workloads are those of YCSB. Counts of waits do not depend on the number of processors as rates do. A machine with two
+//! processors shows the locks that would limit more processors. A rate with more threads than processors shows little. Every
 //! side is a process of its own.
 //!
 //! A ratio is the number of waits per 1000 operations, the largest over the cells with the most threads.
@@ -36,7 +37,7 @@ enum Question {
     Measure(Plan),
 }
 
-/// The operations of a window, and the waits meanwhile.
+/// The operations and the waits of a window.
 #[derive(Clone, Serialize, Deserialize)]
 struct Measured {
     window: Window,
@@ -177,7 +178,7 @@ mod tests {
     use super::*;
     use crate::Mode;
 
-    // A process of its own: sides are forked, which threads of other tests must not be in the way of.
+    // The test has its own process, because sides are forked, and threads of other tests would interfere.
     rusty_fork_test! {
     #[test]
     fn a_small_run_has_a_row_for_each_cell_and_leaves_nothing() {

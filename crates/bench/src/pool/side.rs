@@ -1,4 +1,4 @@
-//! The sides of a comparison: which store, how its memory is limited.
+//! The sides of a comparison: their stores and their memory limits.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ pub enum Side {
     Tree(Kind),
     /// The transactional store, on an engine of the pool.
     Store(Kind),
-    /// LMDB, a read transaction being kept for so many operations.
+    /// LMDB, with the number of operations for which a read transaction is kept.
     Lmdb(u32),
     /// RocksDB.
     RocksDb,
@@ -29,7 +29,7 @@ pub enum Side {
     Redb,
 }
 
-/// What a store that is limited by a group may have besides its cache.
+/// Memory that a store in a group may use besides its cache, in bytes.
 const OWN_STRUCTURES: u64 = 8 << 20;
 
 pub const ARRAY: Side = Side::Tree(Kind::Array);
@@ -42,12 +42,12 @@ pub const STORE_ON_VMCACHE: Side = Side::Store(Kind::Vmcache);
 pub const LMDB: Side = Side::Lmdb(1);
 pub const LMDB_LONG: Side = Side::Lmdb(100);
 
-/// What is done with a store, whichever it is.
+/// A task for a store of any kind.
 pub trait With {
-    /// What comes of it.
+    /// The result of the task.
     type Result;
 
-    /// Does it.
+    /// Runs the task.
     fn with<S: Store + 'static>(self, store: S) -> Self::Result;
 }
 
@@ -77,7 +77,7 @@ impl Side {
         !matches!(self, Side::Tree(_))
     }
 
-    /// Opens what is in a directory, or makes it.
+    /// Opens the store in a directory, or creates it.
     pub fn open<W: With>(self, directory: &Path, setting: Setting, with: W) -> Result<W::Result> {
         Ok(match self {
             Side::Tree(kind) => with.with(TreeStore::open(directory, setting, kind)?),
@@ -88,8 +88,8 @@ impl Side {
         })
     }
 
-    /// What to make of an answer, none being that of a side that could not go on before: a peer that fails (within so
-    /// little memory, a kernel may end its process) is left out, with the reason; Bedplate's sides must not fail.
+    /// Converts an answer; `None` is that of a side that has failed before. A peer that fails is left out, with the
+    /// reason, because the kernel may kill a process with so little memory. Bedplate's sides must not fail.
     pub fn tolerate<T>(self, answer: Option<Result<T>>) -> Result<std::result::Result<T, String>> {
         match answer {
             Some(Ok(answer)) => Ok(Ok(answer)),
@@ -99,7 +99,7 @@ impl Side {
         }
     }
 
-    /// The group that limits its memory, for those that use the page cache; or why that is not possible here.
+    /// The group that limits its memory, if it uses the page cache; or the reason why that is not possible.
     pub fn limit(self, budget: u64) -> std::result::Result<Option<(Group, u64)>, String> {
         match self {
             Side::Lmdb(_) | Side::Redb => {

@@ -1,11 +1,10 @@
-//! What the workloads ask of an ordered key-value store, and nothing more, so that every store can be measured by the
-//! same code.
+//! The operations of an ordered key-value store that the workloads need, so that the same code can measure every store.
 //!
 //! A [`Store`] is shared by threads; each has a [`Session`]. An operation outside a transaction is a transaction of its
 //! own: with durability on, it has reached the disk when it returns.
 //!
-//! Isolation between transactions is the store's where [`Store::isolates`], and the workload's elsewhere: TPC-C then
-//! locks (see `tpcc::locks`), YCSB has single operations, which every store makes atomic.
+//! A store isolates transactions if [`Store::isolates`] is true. Otherwise the workload must do so: TPC-C takes locks
+//! (see `tpcc::locks`), and YCSB has single operations, which every store makes atomic.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +12,7 @@ use crate::Result;
 
 /// A store.
 pub trait Store: Sync {
-    /// What one thread uses.
+    /// A thread's use of the store.
     type Session<'s>: Session
     where
         Self: 's;
@@ -26,18 +25,18 @@ pub trait Store: Sync {
         false
     }
 
-    /// How often threads have waited for each other so far. None if the store does not count that.
+    /// Numbers of waits of threads for each other so far. `None` if the store does not count them.
     fn waits(&self) -> Option<Waits> {
         None
     }
 
-    /// Waits for what the store does in the background for the writes so far, so that it is in nobody's measurement.
+    /// Waits for the store's background work for the writes so far, so that no measurement contains it.
     fn settle(&self) -> Result<()> {
         Ok(())
     }
 }
 
-/// How often threads have waited.
+/// Numbers of waits of threads.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Waits {
     /// For a page that another thread held or read in.
@@ -53,7 +52,7 @@ pub struct Waits {
 }
 
 impl Waits {
-    /// Those that a pool counts.
+    /// The waits that a pool counts.
     pub fn of_pool(pool: &bedplate_bufpool::Statistics) -> Self {
         Self {
             page: pool.page_waits,
@@ -64,7 +63,7 @@ impl Waits {
         }
     }
 
-    /// Those since `earlier`.
+    /// The waits since `earlier`.
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
             page: self.page - earlier.page,
@@ -82,7 +81,7 @@ pub type Visit<'v> = &'v mut dyn FnMut(&[u8], &[u8]) -> bool;
 /// Called with the index and the value of each key that is looked up.
 pub type Each<'e> = &'e mut dyn FnMut(usize, Option<&[u8]>);
 
-/// How many records a scan will visit, where that is known: as of a query with a limit.
+/// Number of records that a scan will visit, if that is known, as for a query with a limit.
 pub type Expected = Option<usize>;
 
 /// The work of a transaction. The store calls it again after a conflict with another transaction.
@@ -93,7 +92,7 @@ pub trait Session {
     /// Puts a key's value into `value`; `false` if there is none.
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool>;
 
-    /// Looks several keys up, in the way in which the store does that best: by default in one read transaction.
+    /// Looks up several keys in the store's best way: by default, in one read transaction.
     fn get_many(&mut self, keys: &[&[u8]], each: Each<'_>) -> Result<()> {
         let mut value = Vec::new();
         let mut body = |tx: &mut dyn Transaction| {
@@ -109,7 +108,7 @@ pub trait Session {
     /// Inserts a key or replaces its value.
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
 
-    /// Puts several keys and values, in the way in which the store does that best: by default in one transaction.
+    /// Puts several keys and values in the store's best way: by default, in one transaction.
     fn put_many(&mut self, pairs: &[(&[u8], &[u8])]) -> Result<()> {
         let mut body = |tx: &mut dyn Transaction| {
             pairs.iter().try_for_each(|(key, value)| tx.insert(key, value))?;
@@ -118,15 +117,16 @@ pub trait Session {
         self.transaction(Access::Write, &mut body).map(drop)
     }
 
-    /// Visits keys in ascending order, from the first that is not below `from`; about so many as are expected.
+    /// Visits keys in ascending order, from the first that is not below `from`. The visitor takes about as many as are
+    /// expected.
     fn scan(&mut self, from: &[u8], expected: Expected, visit: Visit<'_>) -> Result<()>;
 
-    /// Runs a transaction. It takes effect as a whole if the body says [`Verdict::Commit`]; otherwise, and on an error,
-    /// not at all.
+    /// Runs a transaction. It takes effect as a whole if the body returns [`Verdict::Commit`]; otherwise, and on an
+    /// error, it has no effect.
     fn transaction(&mut self, access: Access, body: Body<'_>) -> Result<Verdict>;
 }
 
-/// Operations within a transaction, which see what it has done so far.
+/// Operations within a transaction, which see its changes so far.
 pub trait Transaction {
     /// Like [`Session::get`].
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool>;
@@ -144,7 +144,7 @@ pub trait Transaction {
     fn scan(&mut self, from: &[u8], expected: Expected, visit: Visit<'_>) -> Result<()>;
 }
 
-/// What a transaction may do.
+/// The access of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Read.
@@ -153,11 +153,11 @@ pub enum Access {
     Write,
 }
 
-/// How a transaction ends.
+/// The end of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// All of it is to last.
+    /// All its changes take effect.
     Commit,
-    /// Nothing of it is.
+    /// None of its changes takes effect.
     RollBack,
 }

@@ -1,4 +1,4 @@
-//! What is tested of every store.
+//! Tests that every store must pass.
 
 use super::store::{Access, Session, Store, Verdict};
 use super::tpcc;
@@ -42,7 +42,7 @@ pub fn behaves(store: &impl Store) {
     assert_eq!(keys(&mut session, b"aa"), [b"b", b"c", b"d", b"e"]);
     assert_eq!(keys(&mut session, b""), [b"a", b"b", b"c", b"d"]);
 
-    // A transaction sees what it does, and others see it when it has committed.
+    // A transaction sees its own changes, and others see them after it has committed.
     let changes = |verdict| {
         move |tx: &mut dyn super::store::Transaction| {
             tx.insert(b"f", b"")?;
@@ -85,7 +85,7 @@ pub fn behaves(store: &impl Store) {
     remembers(store);
 }
 
-/// What [`behaves`] has left is there.
+/// Checks that the data of [`behaves`] are there.
 pub fn remembers(store: &impl Store) {
     let mut session = store.session().unwrap();
     let mut value = Vec::new();
@@ -95,7 +95,7 @@ pub fn remembers(store: &impl Store) {
     assert!(session.get(b"f", &mut value).unwrap() && value.is_empty());
 }
 
-/// TPC-C by two threads, so many transactions each; its conditions hold.
+/// Runs TPC-C in two threads, with `transactions` transactions each, and checks its conditions.
 pub fn runs_tpcc(store: &impl Store, transactions: u64) {
     tpcc::tests::runs_on(store, transactions);
 }

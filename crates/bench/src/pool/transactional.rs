@@ -118,7 +118,7 @@ impl Session for &TransactionalStore {
     }
 }
 
-/// Why a transaction is undone.
+/// The reason why a transaction is undone.
 enum End {
     RollBack,
     Failed(Error),
@@ -130,7 +130,7 @@ impl From<store::Error> for End {
     }
 }
 
-/// Puts the value that was found into `value`; `false` if there is none.
+/// Puts a found value into `value`; `false` if there is none.
 fn found(result: store::Result<Option<Vec<u8>>>, value: &mut Vec<u8>) -> Result<bool> {
     let found = result.map_err(failed)?;
     let is_there = found.is_some();
@@ -221,7 +221,7 @@ mod tests {
     fn the_store_is_a_store_on_every_engine() {
         for engine in [Kind::Array, Kind::Stock, Kind::Vmcache, Kind::Hashtable] {
             for durable in [false, true] {
-                // So small that pages come and go all the time.
+                // The budget is so small that pages are evicted all the time.
                 let setting = Setting { budget: 1 << 20, durable };
                 let directory = tempfile::tempdir().unwrap();
                 suite::behaves(&TransactionalStore::open(directory.path(), setting, engine).unwrap());

@@ -1,5 +1,5 @@
-//! The bare B+tree on the buffer pool, on each of its engines: no log, and so neither durable nor isolated. The store has
-//! both (`transactional`).
+//! The bare B+tree on the buffer pool, on each of its engines: no log, and so neither durable nor isolated. The
+//! transactional store has both (`transactional`).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ impl TreeStore {
         Ok(Self(Tree::open_or_create(Arc::new(pool), 0).map_err(failed)?))
     }
 
-    /// Makes everything durable, so that the pool can be opened again. It is not used afterwards.
+    /// Makes everything durable, so that the pool can be opened again. The caller must not use the store afterwards.
     #[cfg(target_arch = "x86_64")]
     pub fn close(&self) -> Result<()> {
         self.0.pool().close().map_err(failed)
@@ -57,7 +57,7 @@ impl TreeStore {
 
 impl Drop for TreeStore {
     fn drop(&mut self) {
-        // A pool that could not be closed is not opened again without saying so.
+        // A warning is enough, because opening a pool that was not closed is an error.
         if let Err(problem) = self.0.pool().close() {
             tracing::warn!(%problem, "closing the pool");
         }
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn trees_are_stores_on_every_engine() {
         for engine in [Kind::Array, Kind::Stock, Kind::Vmcache, Kind::Hashtable] {
-            // So small that pages come and go all the time.
+            // The budget is so small that pages are evicted all the time.
             let setting = Setting { budget: 1 << 20, durable: false };
             let directory = tempfile::tempdir().unwrap();
             suite::behaves(&TreeStore::open(directory.path(), setting, engine).unwrap());

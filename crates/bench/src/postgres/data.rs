@@ -11,12 +11,14 @@ use crate::tpch::queries::{INDEXES, TABLES};
 use crate::tpch::rows;
 use crate::{Error, Result};
 
-/// Makes and fills the tables, with statistics, hint bits and visibility maps as after a vacuum. Says with which table it begins.
+/// Creates and fills the tables, with statistics, hint bits and visibility maps as after a vacuum. Calls `begin` with
+/// each table's name.
 pub fn load(cluster: &Cluster, scale: f64, mut begin: impl FnMut(&str)) -> Result<()> {
     let mut client = cluster.client().map_err(failed)?;
     for (table, columns) in TABLES {
         begin(table);
-        // Without `wal_level` above minimal, what a transaction copies into a table that it created is not logged.
+        // With `wal_level` minimal, PostgreSQL does not log rows that a transaction copies into a table that it
+        // created.
         execute(&mut client, &format!("begin; create table {table}({columns})")).map_err(failed)?;
         copy(&mut client, table, scale)?;
         execute(&mut client, "commit").map_err(failed)?;

@@ -1,11 +1,11 @@
 //! `scan-postgres`: TPC-H in PostgreSQL, as it is and with the extension `bedplate_scan` (zicIO paper 5.3 and 5.4).
 //!
 //! Each version of PostgreSQL has one data directory, on which the sides take turns: a server without the extension, and one
-//! with it. Before a cold run the server is stopped, which writes everything out, every file is synced and dropped from the
-//! page cache, and the page cache is asked whether it has anything left. Warm runs take place in one server, because both sides
-//! then have the same caches; there the side without the extension is a session that has it switched off.
+//! with it. Before a cold run, the server is stopped, which writes everything out. Every file is synced and dropped from the
+//! page cache, and a check makes sure that the page cache has nothing left. Warm runs take place in one server, so that both
+//! sides have the same caches. There, the side without the extension is a session that has it switched off.
 //!
-//! The time of sequential access is what the server itself counts as the time of reading blocks (`track_io_timing`).
+//! The time of sequential access is the server's own count of the time for reading blocks (`track_io_timing`).
 //!
 //! Processor time is that of all processes of the server, its I/O workers and the daemon included, but not of the kernel's
 //! workers. Bytes are those that the device read for all processes, so the machine has to be quiet.
@@ -51,13 +51,13 @@ pub(crate) fn failed(problem: String) -> Error {
     Error::Store { store: "PostgreSQL", problem }
 }
 
-/// How often each thing is measured.
+/// The extent of the measurements.
 struct Plan {
     scale: f64,
     q6_rounds: usize,
     query_rounds: usize,
     share_rounds: usize,
-    /// How long writers write in a round.
+    /// Time for which writers write in a round.
     writing: Duration,
     cold: Vec<usize>,
 }
@@ -151,7 +151,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
     }
     share(server, &plan, &mut answers, table, &mut report, &mut progress)?;
     three_scans(server, &plan, &mut answers, &mut report, &mut progress)?;
-    // At last, because it changes the table.
+    // This comes last, because it changes the table.
     write(server, &plan, &mut report, &mut progress)?;
     Ok(report)
 }
@@ -264,7 +264,7 @@ fn cold_queries(
     Ok(cells)
 }
 
-/// All queries, with data that is in the page cache as far as it has room.
+/// All queries, with as much of the data in the page cache as it has room for.
 fn warm_queries(
     server: &mut Server,
     plan: &Plan,
@@ -277,7 +277,7 @@ fn warm_queries(
     for index in 0..QUERIES.len() {
         progress.step(&format!("warm query {}", index + 1));
         let text = query(index, plan.scale);
-        // Neither side pays for what only the first run of a query does.
+        // An unmeasured run has the costs that only the first run of a query has.
         let first = server.query(&text, 2, Some(Side::Vanilla))?;
         answers.check(index, Side::Vanilla.name(), &first.rows)?;
         let results = interleave(plan.query_rounds.max(3), SIDES.len(), |side, _| {
@@ -305,7 +305,7 @@ fn worst(cells: Vec<Cell>) -> Cell {
     cells.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or(("none".to_owned(), f64::NAN))
 }
 
-/// Query 6 of one client and of several at the same time, whose scans share what is read.
+/// Query 6 of one client and of several at the same time, whose scans share reads.
 fn share(
     server: &mut Server,
     plan: &Plan,
@@ -335,7 +335,7 @@ fn share(
     Ok(())
 }
 
-/// Query 6 three times, beginning cold, with the extension as it is installed: a table that fits into the page cache is not read
+/// Query 6 three times, beginning cold, with the extension as it is installed. A table that fits into the page cache is not read
 /// from the device each time.
 fn three_scans(
     server: &mut Server,

@@ -41,7 +41,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Makes and loads the data directory. Says with which table it begins.
+    /// Creates and loads the data directory. Calls `begin` with each table's name.
     pub fn load(
         options: &Options,
         installation: &Installation,
@@ -56,7 +56,7 @@ impl Server {
             place: Some(place),
             ..Settings::default()
         };
-        // Loading writes no log, and nothing but the queries runs.
+        // Loading writes no log, and only the queries run.
         let settings =
             settings.with("wal_level", "minimal").with("max_wal_senders", "0").with("autovacuum", "off");
         let settings = settings.with("checkpoint_timeout", "1d").with("jit", "off").with("fsync", "off");
@@ -85,7 +85,7 @@ impl Server {
         self.start(side, cold::forget)
     }
 
-    /// Starts the server as a side, for writers: what is committed waits for no log, and files are synced.
+    /// Starts the server as a side, for writers: commits do not wait for the log, and files are synced.
     pub fn start_writing(&mut self, side: Side) -> Result<()> {
         self.start_with(side, &[("fsync", "on"), ("synchronous_commit", "off")], cold::forget)
     }
@@ -189,7 +189,7 @@ impl Server {
         Ok(measured.together(all.concat()))
     }
 
-    /// A session whose plans have so many workers at most.
+    /// A session whose plans have at most `workers` workers.
     pub fn session(&self, workers: u32) -> Result<Client> {
         let mut client = self.cluster.client().map_err(failed)?;
         execute(&mut client, &format!("set max_parallel_workers_per_gather = {workers}")).map_err(failed)?;
@@ -207,7 +207,8 @@ impl Server {
         counters(&mut self.session(workers)?, text).map_err(failed)
     }
 
-    /// An error if the extension does not scan past the page cache in this query: a comparison would be of nothing.
+    /// An error if the extension does not scan past the page cache in this query, because a comparison would be
+    /// meaningless.
     pub fn require_direct(&mut self, text: &str, workers: u32) -> Result<()> {
         let seen = self.counters(text, workers)?;
         match seen.direct > seen.buffered {

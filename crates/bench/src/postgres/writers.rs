@@ -1,8 +1,8 @@
 //! Writers of the table that is scanned: the latency of their updates, with and without the extension.
 //!
-//! Writers update rows of a twentieth of the table, which is in the page cache before they are measured, as often used rows are.
-//! That part is larger than shared buffers, so backends write its blocks to make room, and a client asks for checkpoints all the
-//! time. Commits do not wait for the log. So the latencies show waits for blocks, which a scan's reads can prolong.
+//! Writers update rows of a twentieth of the table, which is in the page cache before they are measured, like frequently used
+//! rows. That part is larger than shared buffers, so backends write its blocks to make room, and a client asks for checkpoints
+//! all the time. Commits do not wait for the log. So the latencies show waits for blocks, which a scan's reads can prolong.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,9 +20,9 @@ use crate::tpch::engine::Side;
 
 /// Clients that update.
 const WRITERS: usize = 2;
-/// The part of the orders whose rows they update: one in so many.
+/// They update rows of the first orders: the number of orders divided by this.
 const PART: i64 = 20;
-/// How long they update before they are measured.
+/// Time for which they update before the measurement.
 const WARM_UP: Duration = Duration::from_secs(3);
 const CHECKPOINT_PAUSE: Duration = Duration::from_millis(500);
 
@@ -33,7 +33,7 @@ pub struct Writing {
     pub scans: u64,
 }
 
-/// Updates rows for a time while a client scans the table again and again.
+/// Updates rows for a time while a client scans the table repeatedly.
 pub fn write(server: &mut Server, side: Side, scan: &str, time: Duration) -> Result<Writing> {
     server.start_writing(side)?;
     let mut scanner = server.session(0)?;

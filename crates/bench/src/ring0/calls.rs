@@ -24,7 +24,7 @@ const FILE_PAGES: usize = 256;
 #[repr(align(4096))]
 struct Buffer([u8; PAGE]);
 
-/// The files, made and opened outside of what is measured.
+/// The files, made and opened before the measurement.
 pub struct Files {
     cached: File,
     /// None where the file system has no access past its cache.
@@ -41,7 +41,7 @@ impl Files {
         Ok(Files { cached: file.into_file(), direct: direct.ok() })
     }
 
-    /// What file they are: its size, file system and device.
+    /// A description of the files: size, file system and device.
     pub fn describe(&self) -> String {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let device = self.cached.metadata().map(|data| data.dev()).unwrap_or_default();
@@ -50,7 +50,7 @@ impl Files {
         format!("{FILE_PAGES} pages on {place}{direct}")
     }
 
-    /// Measures all calls, on the side that this is called on.
+    /// Measures all calls, on the calling side.
     pub fn measure(&self, clock: Clock) -> Result<Costs> {
         let mut costs = Costs::new();
         let mut buffer = Box::new(Buffer([7; PAGE]));

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::Result;
 
-/// What is counted.
+/// The unit of a clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
     Instructions,
@@ -14,8 +14,8 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// Times a loop of known length: only a clock that counts instructions is right about it time and again. (Not
-    /// every time: an interrupt may come in between.)
+    /// Times a loop of known length. Only a clock that counts instructions is right repeatedly. (It is not right
+    /// every time, because an interrupt may come in between.)
     pub fn detect() -> Clock {
         const LOOPS: u64 = 100_000;
         const TRIES: usize = 9;
@@ -36,7 +36,7 @@ impl Clock {
         }
     }
 
-    /// What a name of a figure ends with.
+    /// The suffix of a figure's name.
     pub fn suffix(self) -> &'static str {
         match self {
             Clock::Instructions => "_insns",

@@ -1,5 +1,4 @@
-//! What a privileged process does instead: copies page tables, and handles faults itself; and what its system calls
-//! cost.
+//! The privileged side: it copies page tables, handles faults itself, and makes system calls.
 
 use std::path::Path;
 use std::ptr;
@@ -26,13 +25,13 @@ const ENTRIES: usize = 2000;
 /// The entry of the topmost table that is kept for the benchmark.
 const SLOT: usize = 96;
 
-/// What the handlers know.
+/// The state of the handlers.
 struct Ground {
     process: &'static Process,
     tables: PageTables<'static, Windows>,
     pool: &'static FramePool,
     slot: VirtRange,
-    /// What snapshots are taken of.
+    /// The memory of which snapshots are taken.
     data: Directory<'static>,
     /// Mapped on demand, to one frame.
     demand: Directory<'static>,
@@ -40,7 +39,7 @@ struct Ground {
 }
 
 static GROUND: OnceLock<Ground> = OnceLock::new();
-/// The leaf tables of the snapshot that there is.
+/// The leaf tables of the current snapshot.
 static SNAPSHOT: AtomicPtr<Directory<'static>> = AtomicPtr::new(ptr::null_mut());
 
 fn prepare() -> Result<&'static Ground> {
@@ -55,7 +54,7 @@ fn prepare() -> Result<&'static Ground> {
     let memory = HostMemory::map(size, Backing::Small).map_err(ring0)?;
     memory.prefault().map_err(ring0)?;
     let pool = process.frame_pool(memory).map_err(ring0)?;
-    // SAFETY: the range was reserved for this, and nobody else knows of it.
+    // SAFETY: the range was reserved for this, and no other code uses it.
     let tables = unsafe { process.page_tables() };
     let frames = &mut pool.cpu(0);
     let data = VirtRange::at(slot.start(), MEMORY as u64).map_err(ring0)?;
@@ -78,7 +77,7 @@ fn out_of_frames() -> Error {
     ring0("no frame is left")
 }
 
-/// The handler of page faults: maps what is not present, and gives a snapshot its copy of what is written to.
+/// The handler of page faults. It maps a page that is not present, and copies a written page for the snapshot.
 fn page_fault(cpu: Cpu, frame: &mut TrapFrame, address: u64) -> Outcome {
     let Some(ground) = GROUND.get() else { return Outcome::Pass };
     let done = if let Some(slot) = ground.demand.slot(address) {
@@ -100,7 +99,7 @@ fn copy_for_snapshot(ground: &Ground, cpu: Cpu, address: u64) -> Option<()> {
     let theirs = snapshot.slot(address)?;
     let copy = ground.pool.take(cpu.number())?;
     let shared = mine.load();
-    // SAFETY: both frames are this benchmark's, and nobody else has the new one.
+    // SAFETY: both frames belong to this benchmark, and no other code has the new one.
     unsafe { copy_frame(ground.pool.address(copy)?, ground.pool.address(shared.frame())?) };
     theirs.update(|pte| Some(pte.at(copy))).ok()?;
     mine.update(|pte| Some(pte.with(PteFlags::WRITABLE))).ok()?;
@@ -192,7 +191,7 @@ impl Side {
         Ok(Side { clock, files: Files::create(directory)?, ground: prepare()? })
     }
 
-    /// What file it reads and writes.
+    /// A description of the files that it reads and writes.
     pub fn file(&self) -> String {
         self.files.describe()
     }

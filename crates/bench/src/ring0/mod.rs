@@ -1,9 +1,9 @@
-//! `ring0-cost`: what the mechanisms of a privileged process cost beside what Linux does natively (paper 4.1, 7.2 and
+//! `ring0-cost`: the costs of the mechanisms of a privileged process, compared with native Linux (paper 4.1, 7.2 and
 //! 7.3, Figures 1 and 11).
 //!
 //! Where the processor's time stamp counts instructions (`bedplate vm run --icount`), figures are instructions, the
-//! same in every run; elsewhere they are nanoseconds. Instructions know nothing of caches, TLBs, and what an exit
-//! costs on hardware, so they are said to be what they are.
+//! same in every run; elsewhere they are nanoseconds. Instructions do not show the effects of caches and TLBs, or the
+//! cost of an exit on hardware, so reports name the unit.
 //!
 //! The sides take turns. The native one has a process of its own, started before this one is a virtual machine.
 
@@ -25,13 +25,13 @@ pub(crate) const BENCH: Benchmark = Benchmark {
     run,
 };
 
-/// What a snapshot is taken of.
+/// Bytes of which a snapshot is taken.
 pub(crate) const MEMORY: usize = 256 << 20;
 const PAGE: usize = 4096;
-/// How many pages are written after it.
+/// Number of pages that are written after the snapshot.
 pub(crate) const WRITTEN: usize = 8000;
 
-/// What every operation cost in one round.
+/// The cost of every operation in one round.
 pub(crate) type Costs = Vec<(String, f64)>;
 
 pub(crate) const NATIVE: &str = "native";
@@ -46,7 +46,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
     }
     let clock = Clock::detect();
     let rounds = options.pick(5, 15);
-    // First, while this process has no part in a virtual machine.
+    // The native side starts first, while this process has no part in a virtual machine.
     let mut native = native::Side::start(clock, &options.directory)?;
     let ring0 = guest::Side::start(clock, &options.directory)?;
     let mut done = 0;

@@ -1,4 +1,4 @@
-//! What Linux does: fork, the faults after it, and system calls.
+//! The native side: fork, the faults after it, and system calls.
 
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Write};
 use std::path::Path;
@@ -54,7 +54,7 @@ struct Child(libc::pid_t);
 
 impl Child {
     fn fork() -> Result<Child> {
-        // SAFETY: the child calls nothing but what may be called then.
+        // SAFETY: the child calls only functions that may be called after a fork.
         match unsafe { libc::fork() } {
             -1 => Err(Error::io("forking")(std::io::Error::last_os_error())),
             0 => loop {
@@ -103,10 +103,10 @@ impl Native {
     }
 }
 
-/// The process that measures the native side, a round whenever it is asked to. It is not the other side's process:
-/// Linux tells KVM of every page of a virtual machine that it protects or takes away, and is slower for it.
+/// The process that measures the native side, one round per request. It is not the other side's process, because
+/// Linux notifies KVM of every page of a virtual machine that it protects or unmaps, which makes it slower.
 ///
-/// It ends when this is dropped, or the process that has this ends.
+/// The process ends when this is dropped, or when the process that has this ends.
 pub struct Side {
     ask: Option<PipeWriter>,
     answers: BufReader<PipeReader>,
@@ -119,7 +119,8 @@ type Answer = std::result::Result<Costs, String>;
 pub type Round = Box<dyn FnMut() -> Result<Costs>>;
 
 impl Side {
-    /// Starts it with what Linux does. This process has one thread, and is no virtual machine yet.
+    /// Starts the process with the native operations. The calling process must have one thread, and must not be a
+    /// virtual machine yet.
     pub fn start(clock: Clock, directory: &Path) -> Result<Side> {
         let directory = directory.to_owned();
         Side::start_with(move || {
@@ -128,7 +129,7 @@ impl Side {
         })
     }
 
-    /// Starts it, likewise, with what `begin` returns there.
+    /// Like [`Self::start`], with the function that `begin` returns in the process.
     pub fn start_with(begin: impl FnOnce() -> Result<Round>) -> Result<Side> {
         let pipe = || std::io::pipe().map_err(Error::io("creating a pipe"));
         let ((questions, ask), (answers, answer)) = (pipe()?, pipe()?);
@@ -138,7 +139,7 @@ impl Side {
             0 => {
                 drop((ask, answers));
                 serve(begin(), questions, answer);
-                // SAFETY: what the parent has buffered and what it cleans up at its end is the parent's.
+                // SAFETY: the child must skip the buffers and the cleanup at exit, which belong to the parent.
                 unsafe { libc::_exit(0) }
             }
             process => Ok(Side { ask: Some(ask), answers: BufReader::new(answers), process }),
@@ -165,7 +166,7 @@ impl Drop for Side {
     }
 }
 
-/// Answers a line to each line, until there are no more.
+/// Answers each line with a line, until there are no more.
 fn serve(mut round: Result<Round>, questions: PipeReader, mut answers: PipeWriter) {
     for _ in BufReader::new(questions).lines() {
         let answer: Answer = match &mut round {

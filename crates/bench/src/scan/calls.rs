@@ -1,7 +1,7 @@
-//! Counts the system calls of the calling thread, as the kernel sees them: by its tracepoint at their entry.
+//! Counts the system calls of the calling thread, by the kernel's tracepoint at their entry.
 //!
-//! While one exists every system call on the machine takes a longer way, so calls are counted in passes of their own that
-//! are not timed.
+//! While a counter exists, every system call on the machine is slower, so calls are counted in separate passes that are
+//! not timed.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -26,17 +26,17 @@ struct Attributes {
     address: u64,
 }
 
-/// The number of the tracepoint, in the kernel's file system of them.
+/// The file in tracefs with the tracepoint's number.
 const ENTRY: &str = "events/raw_syscalls/sys_enter/id";
 
 const TRACEPOINT: u32 = 2;
-/// `PERF_COUNT` begins when it is told to.
+/// The counter begins only after `ENABLE`.
 const DISABLED: u64 = 1;
 /// `_IO('$', 0)` and `_IO('$', 1)`
 const ENABLE: libc::c_ulong = 0x2400;
 const DISABLE: libc::c_ulong = 0x2401;
 
-/// What is in a file of tracefs where nobody has mounted it: it is mounted nowhere, for as long as this takes.
+/// Reads a file of tracefs if it is not mounted, by a detached mount that lasts as long as this call.
 fn unmounted(path: &str) -> io::Result<String> {
     let system = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&system)?;
@@ -45,7 +45,7 @@ fn unmounted(path: &str) -> io::Result<String> {
     io::read_to_string(File::from(file))
 }
 
-/// A counter of the thread that made it, and of no other.
+/// A counter of only the thread that made it.
 pub struct Calls(File);
 
 impl Calls {
@@ -66,7 +66,7 @@ impl Calls {
         if file < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: it was just opened and is nobody else's.
+        // SAFETY: it was just opened, and nothing else owns it.
         Ok(Self(unsafe { File::from_raw_fd(file as i32) }))
     }
 
@@ -75,17 +75,17 @@ impl Calls {
         unsafe { libc::ioctl(self.0.as_raw_fd(), what, 0) };
     }
 
-    /// Begins.
+    /// Begins to count.
     pub fn begin(&self) {
         self.tell(ENABLE);
     }
 
-    /// Ends, and says how many calls there were in between.
+    /// Ends, and returns the number of calls in between.
     pub fn end(mut self) -> io::Result<u64> {
         self.tell(DISABLE);
         let mut count = [0; 8];
         self.0.read_exact(&mut count)?;
-        // The call that ended it was one.
+        // The call that ends the count is included.
         Ok(u64::from_ne_bytes(count).saturating_sub(1))
     }
 }

@@ -1,4 +1,4 @@
-//! Sides that are asked the same questions in turns, with the device's own rate in every round.
+//! Sides that get the same questions in turns, and the device's own rate in every round.
 
 use super::data::Data;
 use super::device::Judge;
@@ -9,7 +9,7 @@ use super::write;
 use crate::sample::{Samples, interleave, samples};
 use crate::{Fields, Options, Result, Sink, Step};
 
-/// Sides in processes of their own, the device last, which is none.
+/// Sides in processes of their own. The device comes last and has no process.
 pub struct Sides {
     pub data: Data,
     pub judge: Judge,
@@ -24,7 +24,7 @@ pub struct Seen {
     pub counted: Pass,
 }
 
-/// What was answered to a question.
+/// The answers of all sides to a question.
 pub struct Answers {
     pub seen: Vec<Seen>,
     /// GiB per second of the device itself, by round.
@@ -32,11 +32,11 @@ pub struct Answers {
 }
 
 impl Sides {
-    /// Writes the file, and starts those sides that can be here; what cannot is said in the configuration.
+    /// Writes the file, and starts the sides that this machine supports. The configuration names the missing ones.
     pub fn start(options: &Options, wanted: &[Kind], size: u64, config: &mut Fields) -> Result<Self> {
         let data = write(options, size)?;
         let budget = size / 4;
-        // Set up only for whom it is.
+        // Only the side that reads a device file needs it.
         let device = match wanted.contains(&Kind::Device) {
             true => Loop::over(&data.path()).map(Some),
             false => Ok(None),
@@ -62,8 +62,8 @@ impl Sides {
         Ok(Self { data, judge, kinds, _device: device.ok().flatten() })
     }
 
-    /// All sides' answers by question, and the rate of the device between them: sides take turns at each question, because a
-    /// device need not be as fast a few seconds later.
+    /// All sides' answers by question, and the rate of the device between them. Sides take turns at each question, because
+    /// the device's rate may change within seconds.
     pub fn ask(&mut self, questions: &[Question], rounds: usize, sink: Sink<'_>) -> Result<Vec<Answers>> {
         let device = self.kinds.len();
         let (mut done, total) = (0, questions.len() * ((rounds + 1) * device + rounds));
@@ -112,7 +112,7 @@ impl Seen {
         samples(&self.passes, Pass::cpu)
     }
 
-    /// A row of it.
+    /// A row with these passes.
     pub fn fields(&self, fields: Fields) -> Fields {
         let fields = fields
             .with("side", self.kind.name())
@@ -124,7 +124,7 @@ impl Seen {
     }
 }
 
-/// This project's side, whose worker sleeps, and of the others the one of which `of` is the best.
+/// This project's side, whose worker sleeps, and the other side with the largest value of `of`.
 pub fn against(seen: &[Seen], of: impl Fn(&Seen) -> f64) -> Option<(&Seen, &Seen)> {
     let ours = seen.iter().find(|seen| seen.kind == Kind::Scan)?;
     let others = seen.iter().filter(|seen| !seen.kind.is_ours());

@@ -1,4 +1,4 @@
-//! The file that all sides read, and what its words add up to.
+//! The file that all sides read, and the sums of its words.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -13,10 +13,10 @@ use tempfile::TempDir;
 use super::meter::sum;
 use crate::{Error, Result};
 
-/// Sums are known for blocks of so many bytes.
+/// Bytes of a block; each block has a known sum.
 pub const BLOCK: usize = 64 << 10;
 
-/// A file on a disk. It is removed with this.
+/// A file on a disk. Dropping this removes it.
 pub struct Data {
     folder: TempDir,
     pub size: u64,
@@ -24,7 +24,7 @@ pub struct Data {
 }
 
 impl Data {
-    /// Writes a file of so many bytes, a multiple of [`BLOCK`].
+    /// Writes a file of `size` bytes, a multiple of [`BLOCK`].
     pub fn write(directory: &Path, size: u64) -> Result<Self> {
         let folder = tempfile::Builder::new()
             .prefix("bedplate-bench-")
@@ -34,7 +34,7 @@ impl Data {
         let mut file = File::create(path).map_err(Error::io("create the file to scan"))?;
         let (mut block, mut sums) = (vec![0u8; BLOCK], Vec::new());
         for number in 0..size / BLOCK as u64 {
-            // No device can make that smaller.
+            // No device can compress random bytes.
             SmallRng::seed_from_u64(number).fill_bytes(&mut block);
             sums.push(sum(&block));
             file.write_all(&block).map_err(Error::io("write the file to scan"))?;
@@ -43,12 +43,12 @@ impl Data {
         Ok(Self { folder, size, sums })
     }
 
-    /// Where it is.
+    /// The path of the file.
     pub fn path(&self) -> PathBuf {
         self.folder.path().join("table")
     }
 
-    /// What the words of some of it add up to; the range is of whole blocks.
+    /// The sum of the words of a range, which must have whole blocks.
     pub fn sum(&self, range: Range<u64>) -> u64 {
         let block = |at: u64| (at / BLOCK as u64) as usize;
         self.sums[block(range.start)..block(range.end)].iter().fold(0, |a, b| a.wrapping_add(*b))
@@ -61,7 +61,7 @@ pub fn open(path: &Path, flags: i32) -> Result<File> {
     open.map_err(Error::io("open the file to scan"))
 }
 
-/// No block of a file is in the page cache any more.
+/// Drops all blocks of a file from the page cache.
 pub fn forget(path: &Path) -> Result<()> {
     let file = open(path, 0)?;
     fadvise(&file, 0, None, Advice::DontNeed).map_err(Error::io("drop the file from the page cache"))

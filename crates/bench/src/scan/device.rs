@@ -1,4 +1,5 @@
-//! What the device gives: `fio` where it is installed, and otherwise the same reads by this program.
+//! The device's rate, measured by `fio` if it is installed, and otherwise by the same reads of this
+//! program.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,7 +10,7 @@ use super::GIB;
 use super::uring::Ring;
 use crate::{Error, Result};
 
-/// Reads of 2 MiB past the page cache, so many at a time.
+/// Bytes of a read past the page cache, and number of reads at a time.
 pub const SIZE: usize = 2 << 20;
 pub const DEPTH: usize = 8;
 
@@ -21,7 +22,7 @@ pub enum Judge {
 }
 
 impl Judge {
-    /// `fio`, if it is there.
+    /// `fio`, if it is installed.
     pub fn find() -> Self {
         let version =
             Command::new("fio").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();

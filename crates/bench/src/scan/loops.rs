@@ -1,7 +1,7 @@
-//! A loop device on the file: what the paper's comparison with a device file needs where no device may be had.
+//! A loop device on the file, for the paper's comparison with a device file, where no other device is available.
 //!
-//! It reads its file past the page cache and is read past the page cache; every read is handed to a worker of the kernel,
-//! which a device of its own would not need.
+//! The loop device and its reader both bypass the page cache. A worker of the kernel executes every read, which a real
+//! device would not need.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// `struct loop_config` of linux/loop.h, of which little is needed.
+/// `struct loop_config` of linux/loop.h, of which only a few fields are needed.
 #[repr(C)]
 struct Config {
     file: u32,
@@ -28,14 +28,14 @@ const FLAGS: u32 = 1 | 4 | 16;
 const GET_FREE: libc::c_ulong = 0x4c82;
 const CONFIGURE: libc::c_ulong = 0x4c0a;
 
-/// A loop device; it goes when nobody has it open any more, whatever becomes of this process.
+/// A loop device. The kernel removes it when no process has it open, even if this process is killed.
 pub struct Loop {
     path: PathBuf,
     _open: File,
 }
 
 impl Loop {
-    /// Sets one up, or says why there cannot be one.
+    /// Sets up a loop device, or returns the reason why there cannot be one.
     pub fn over(file: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(file)?;
         let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
@@ -50,7 +50,7 @@ impl Loop {
             init: [0; 2],
             reserved: [0; 8],
         };
-        // Somebody else may take the free one first.
+        // Another process may take the free device first.
         for _ in 0..16 {
             // SAFETY: a call without pointers on an open descriptor.
             let number = unsafe { libc::ioctl(control.as_raw_fd(), GET_FREE) };
@@ -71,7 +71,7 @@ impl Loop {
         Err(io::Error::from_raw_os_error(libc::EBUSY))
     }
 
-    /// Its name.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }

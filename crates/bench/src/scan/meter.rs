@@ -1,9 +1,9 @@
-//! What a pass over the file costs, and whom.
+//! The cost of a pass over the file, and its parts.
 //!
-//! All times of processors are from the scheduler's nanosecond clocks. Counted are all threads of the side's process, those
-//! that the kernel runs for its io_uring included, and the kernel's own workers of the whole machine (a loop device
-//! needs them), so that what others do on the machine shows in little but the kernel's workers. What a device's
-//! interrupt takes belongs to whom it interrupts, as everywhere in Linux.
+//! All processor times are from the scheduler's nanosecond clocks. They include all threads of the side's process, also
+//! those that the kernel runs for its io_uring. They include the kernel's own workers of the whole machine, because a
+//! loop device needs them. So other programs on the machine affect only the part of the kernel's workers. The time of a
+//! device's interrupt belongs to the thread that it interrupts, as everywhere in Linux.
 
 use std::time::Duration;
 
@@ -15,19 +15,19 @@ use super::calls::Calls;
 use crate::cpu::{KernelThreads, own_cpu_ns, thread_cpu_ns};
 use crate::{Error, Fields, Result};
 
-/// A word of every cache line, added up: what a filter on a column of a row store does at least.
+/// The sum of a word of every cache line, which is the least work of a filter on a column of a row store.
 pub fn sum(bytes: &[u8]) -> u64 {
     let word = |line: &[u8; 64]| u64::from_le_bytes(*line.first_chunk::<8>().expect("a line has 64 bytes"));
     bytes.as_chunks::<64>().0.iter().fold(0, |sum, line| sum.wrapping_add(word(line)))
 }
 
-/// What a pass took.
+/// The cost of a pass.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Pass {
-    /// Bytes that were consumed, and what they add up to.
+    /// Bytes that were consumed, and their sum.
     pub bytes: u64,
     pub sum: u64,
-    /// Its time was not over before the end.
+    /// The pass was complete before its time was over.
     pub whole: bool,
     pub wall_ns: u64,
     pub consume_ns: u64,
@@ -37,7 +37,7 @@ pub struct Pass {
     pub kernel_ns: u64,
     /// System calls from the first page to the last, if they were counted.
     pub calls: Option<u64>,
-    /// Bytes that the process had devices read, if the kernel says so.
+    /// Bytes that the process had devices read, if the kernel reports them.
     pub device: Option<u64>,
 }
 
@@ -50,7 +50,7 @@ impl Pass {
         1.0 / self.per_gib(self.wall_ns)
     }
 
-    /// Processor seconds of everybody for a GiB.
+    /// Processor seconds of the process and of the kernel's workers for a GiB.
     pub fn cpu(&self) -> f64 {
         self.per_gib(self.process_ns + self.kernel_ns)
     }
@@ -59,14 +59,14 @@ impl Pass {
         self.calls.map(|calls| calls as f64 / (self.bytes as f64 / GIB))
     }
 
-    /// Bytes that were read and not wanted. Of a pass that ended before its time nobody knows: what was read ahead would have
+    /// Bytes that were read and not wanted. `None` for an incomplete pass, because the bytes that were read ahead would have
     /// been wanted.
     pub fn over_read(&self) -> Option<f64> {
         self.device.filter(|_| self.whole).map(|device| device as f64 - self.bytes as f64)
     }
 
-    /// Figure 6: where the time of a GiB goes. Consuming; the worker's other work, which is copies and calls; waiting, or
-    /// not being let run; work of other threads, which is control.
+    /// Figure 6: the parts of the time of a GiB. They are consuming; the worker's other work, which is copies and calls;
+    /// waiting for data or for a processor; the work of other threads, which is control.
     pub fn breakdown(passes: &[Pass], fields: Fields) -> Fields {
         let median = |of: &dyn Fn(&Pass) -> u64| {
             crate::sample::samples(passes, |pass| pass.per_gib(of(pass))).median()
@@ -82,7 +82,7 @@ impl Pass {
     }
 }
 
-/// Consumes pages, so many bytes and for so long at most.
+/// Consumes pages, up to a number of bytes and a time.
 pub struct Meter {
     clock: Clock,
     wanted: u64,
@@ -92,7 +92,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Consumes a page. `false`: it was the last one.
+    /// Consumes a page. Returns `false` for the last one.
     pub fn consume(&mut self, page: &[u8]) -> bool {
         if self.pass.bytes == 0
             && let Some(calls) = &self.calls
@@ -106,7 +106,7 @@ impl Meter {
         self.pass.bytes += page.len() as u64;
         let (all, over) = (self.pass.bytes >= self.wanted, now >= self.until);
         if all || over {
-            // What is called from now on is not called to read.
+            // System calls from now on are not for reads.
             self.pass.calls = self.calls.take().and_then(|calls| calls.end().ok());
             self.pass.whole = all;
         }
@@ -121,7 +121,8 @@ pub struct Usage {
     device: Option<u64>,
 }
 
-/// The resources used since then: the process's, the kernel workers', and the device's where the kernel reports them.
+/// The resources used since a [`Usage`]: the process's, the kernel workers', and the device's where the kernel reports
+/// them.
 #[derive(Clone, Copy, Debug)]
 pub struct Used {
     pub process_ns: u64,
@@ -143,7 +144,8 @@ impl Usage {
     }
 }
 
-/// Measures a pass that is to consume so many bytes, within a time. With `count`, its calls are counted if they can be.
+/// Measures a pass that is to consume `wanted` bytes, in a time of at most `most`. With `count`, its calls are counted
+/// if possible.
 pub fn measure(
     wanted: u64,
     most: Duration,
@@ -153,7 +155,7 @@ pub fn measure(
     let clock = Clock::best();
     let calls = if count { Calls::new().ok() } else { None };
     let (usage, start, worker) = (Usage::now()?, clock.now(), thread_cpu_ns());
-    // One that ends without having had everything is believed to be whole, and is found out by what it adds up to.
+    // A pass that ends too early counts as whole, and the check of its sum reports it.
     let until = start + most.as_nanos() as u64;
     let mut meter = Meter { clock, wanted, until, calls, pass: Pass { whole: true, ..Pass::default() } };
     pass(&mut meter)?;
@@ -165,8 +167,7 @@ pub fn measure(
     Ok(pass)
 }
 
-/// Bytes that this process had devices read since it began, past the page cache or not; the kernel counts them when they
-/// are requested.
+/// Bytes that this process has requested from devices since it began, past the page cache or not.
 fn device_bytes() -> Option<u64> {
     let counts = std::fs::read_to_string("/proc/self/io").ok()?;
     counts.lines().find_map(|line| line.strip_prefix("read_bytes: ")?.parse().ok())

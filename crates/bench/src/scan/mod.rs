@@ -1,9 +1,9 @@
-//! Table scans (zicIO, paper 5.2 and 5.4): `bedplate-scan` beside what one would use instead.
+//! Table scans (zicIO, paper 5.2 and 5.4): `bedplate-scan` and its alternatives.
 //!
-//! All sides read one file and consume it in the same way, a word of every cache line, and what they add up is compared
-//! with what was written. A side is a process of its own, within a limit of memory where there are control groups, so
-//! that the file is larger than the page cache that it may have; and before every pass the file is dropped from the
-//! cache, as that of a table that nobody read lately.
+//! All sides read one file and consume a word of every cache line. Their sums are compared with the sum of the written
+//! data. A side is a process of its own. Where there are control groups, its memory is limited, so that the file is
+//! larger than its page cache. Before every pass, the file is dropped from the cache, like a table that was not read
+//! lately.
 
 mod calls;
 mod compare;
@@ -27,7 +27,7 @@ use rustix::fs::statfs;
 use crate::{Benchmark, Error, Fields, Options, Report, Result};
 use data::{Data, forget};
 
-/// Where the file is: the directory that was chosen, or this one if that is in memory.
+/// The directory of the file: the one that was chosen, or the current one if that is in memory.
 pub(crate) fn directory(options: &Options) -> Result<PathBuf> {
     const TMPFS: i64 = 0x0102_1994;
     let in_memory = |path: &PathBuf| statfs(path).is_ok_and(|found| i64::from(found.f_type as u32) == TMPFS);
@@ -38,20 +38,20 @@ pub(crate) fn directory(options: &Options) -> Result<PathBuf> {
     })
 }
 
-/// A report on passes over a file of so many bytes.
+/// A report on passes over a file of `size` bytes.
 fn report(bench: &Benchmark, options: &Options, rounds: usize, size: u64) -> Report {
     let config = Fields::new().with("mode", options.mode.name()).with("rounds", rounds);
     Report::new(bench.name, config.with("file_bytes", size))
 }
 
-/// The file, which no cache has.
+/// Writes the file, and drops it from the page cache.
 fn write(options: &Options, size: u64) -> Result<Data> {
     let data = Data::write(&directory(options)?, size)?;
     forget(&data.path())?;
     Ok(data)
 }
 
-/// A size, short.
+/// The short form of a size.
 fn short(bytes: u64) -> String {
     if bytes >= 1 << 20 { format!("{}m", bytes >> 20) } else { format!("{}k", bytes >> 10) }
 }

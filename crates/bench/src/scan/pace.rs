@@ -1,10 +1,10 @@
 //! `scan-pace`: one worker that is slower than the device, or as fast, and one that stops early (paper 3.4).
 //!
-//! Just in time has two sides. Pages are there when they are wanted, so that the worker does not wait and does not call;
-//! and there are not more of them than that takes, so that whoever ends early (`LIMIT`) has had little read for nothing.
-//! The service publishes how many frames may be there unread, the watermark; the worker looks at both whenever it has
-//! rested, which is four times in a frame. When a worker ends, what was read for it and not consumed is to be within the
-//! watermark as it was then, and the frame that was in its hands.
+//! Reading just in time has two goals. Pages are there when the worker wants them, so that it does not wait and makes no
+//! calls. There are no more pages than that takes, so that a worker that ends early (`LIMIT`) leaves few pages unused.
+//! The service publishes the watermark, the number of frames that may be unread. The worker compares both after each
+//! rest, four times in a frame. When a worker ends, the bytes that were read but not consumed must be within the
+//! watermark of that time plus the worker's current frame.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -34,31 +34,31 @@ const PACES: [f64; 3] = [0.1, 0.5, 1.0];
 /// Bytes after which a worker has enough.
 const STOPS: [u64; 4] = [64 << 10, 1 << 20, 8 << 20, 32 << 20];
 
-/// What the worker is asked to do.
+/// The task of the worker.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Question {
     bytes_per_s: f64,
-    /// It ends after so many bytes, a multiple of those of a page, or with its time.
+    /// The worker ends after this number of bytes, a multiple of a page's, or after `most`.
     bytes: u64,
     most: Duration,
     count: bool,
 }
 
-/// What it saw.
+/// The results of the worker.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Walk {
     pass: Pass,
     rests: u64,
-    /// Calls that the worker's side says it made after the first page.
+    /// Calls after the first page, as the worker's channel counts them.
     told: u64,
     starved_ns: u64,
     looks: u64,
-    /// Looks that found more frames than the watermark, and by how many they did at most.
+    /// Looks that found more frames than the watermark, and the largest excess.
     above: u64,
     most_above: u64,
     unread: u64,
     watermark: u64,
-    /// Bytes that the service read, until nothing was on its way any more.
+    /// Bytes that the service read, until no read was in flight.
     read: u64,
     /// The watermark when the worker ended.
     last: u64,
@@ -83,7 +83,7 @@ impl Walk {
         (self.last + 1) * FRAME as u64
     }
 
-    /// Those for the data, as the kernel counts them: that it slept is the benchmark's doing.
+    /// Calls for the data, as the kernel counts them, without the worker's sleeps, which the benchmark causes.
     fn counted(&self) -> Option<f64> {
         let calls = self.pass.calls?.saturating_sub(self.rests);
         Pass { calls: Some(calls), ..self.pass }.calls_per_gib()
@@ -97,7 +97,7 @@ impl Walk {
         self.above as f64 / self.looks as f64
     }
 
-    /// Bytes of so many frames at each look.
+    /// Mean bytes at a look; `frames` is the sum over all looks.
     fn per_look(&self, frames: u64) -> f64 {
         (frames * FRAME as u64) as f64 / self.looks as f64
     }
@@ -121,13 +121,13 @@ fn walk(service: &Service, file: &Path, question: Question) -> Result<Walk> {
         let mut next = |channel: &mut Channel| {
             let Some(page) = channel.next_page()? else { return Ok(None) };
             pacer.begin();
-            // The last page is the end of what is measured.
+            // The measurement ends with the last page.
             let more = meter.consume(&page);
             Ok::<_, Error>(more.then(|| pacer.end(page.len())))
         };
         let mut waited = None;
         while let Some(rested) = next(&mut channel)? {
-            // The first page is waited for by everybody.
+            // Every worker waits for the first page.
             waited.get_or_insert_with(|| channel.statistics().calls);
             if rested {
                 walk.look(&channel);
@@ -151,7 +151,7 @@ struct Cell {
     stop: Option<u64>,
 }
 
-/// What was seen of a cell in each round, and where calls were counted.
+/// The results of a cell in each round, and in the pass that counts calls.
 struct Seen {
     cell: Cell,
     walks: Vec<Walk>,
@@ -226,7 +226,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
     let mut ask = |cell: Cell, count: bool| -> Result<Walk> {
         let Cell { pace, stop } = cell;
         step(&format!("{pace} of the device's pace{}", if count { ": counting calls" } else { "" }));
-        // A stop that time comes before would be another.
+        // A worker must not run out of time before its stop.
         let most = if stop.is_some() { Duration::from_secs(3600) } else { most };
         let walk =
             side.ask(&Question { bytes_per_s: pace * speed, bytes: stop.unwrap_or(size), most, count })?;
@@ -259,10 +259,10 @@ fn conclude(report: &mut Report, all: &[Seen]) {
     report.target("over_read_after_stop_windows", windows, Target::AtMost(1.0));
     for seen in whole {
         let name = format!("calls_per_gib_{}", seen.cell.pace);
-        // Where the kernel does not count for us, what the worker's side says of itself is better than nothing.
+        // If the kernel does not count the calls, the channel's own count is used.
         let calls = seen.counted().unwrap_or_else(|| seen.told());
         match seen.cell.pace < 1.0 {
-            // Nobody waits who is slower than the device.
+            // A worker that is slower than the device does not wait.
             true => report.target(&name, calls, Target::AtMost(2.0)),
             false => report.ratio(&name, calls),
         }
@@ -294,7 +294,7 @@ mod tests {
         assert!(walk.pass.wall_ns >= 150_000_000 && walk.rests > 0, "{walk:?}");
         let walk = side.ask(&Question { bytes: 64 << 10, ..question }).unwrap();
         assert_eq!((walk.pass.bytes, walk.pass.sum), (64 << 10, data.sum(0..64 << 10)));
-        // The frame that it had begun was read for it alone, at least.
+        // At least the frame that the worker had begun was read for it alone.
         assert!(walk.over_read() >= FRAME as u64 - (64 << 10), "{walk:?}");
         assert!(walk.over_read() < data.size && walk.window() > 0);
     }

@@ -1,11 +1,11 @@
-//! A pace for workers that would otherwise be as fast as memory: what a query does with a page besides adding it up.
+//! A pace for workers that would otherwise be as fast as memory. It stands for the other work of a query on a page.
 
 use std::time::Duration;
 
 use bedplate_scan::Clock;
 
-/// Lets a worker take as long for its bytes as one of a certain speed would. Time in which it waits for a page is not its
-/// own and is not made up for; what it overslept is.
+/// Slows a worker down to a certain speed. The worker makes up for time that it overslept, but not for time in which it
+/// waited for a page.
 pub struct Pacer {
     clock: Clock,
     slice: u64,
@@ -13,12 +13,13 @@ pub struct Pacer {
     since: u64,
     bytes: u64,
     late_ns: u64,
-    /// How often it slept, which is a system call each.
+    /// Number of its sleeps; each is a system call.
     pub rests: u64,
 }
 
 impl Pacer {
-    /// A pacer for a number of bytes per second. It rests after each `slice` bytes, which should be less than a worker waits for.
+    /// A pacer for a number of bytes per second. It rests after each `slice` bytes, which should be fewer than a worker
+    /// waits for at once.
     pub fn new(bytes_per_s: f64, slice: u64) -> Self {
         let slice_ns = (slice as f64 / bytes_per_s * 1e9) as u64;
         Self { clock: Clock::best(), slice, slice_ns, since: 0, bytes: 0, late_ns: 0, rests: 0 }
@@ -31,7 +32,7 @@ impl Pacer {
         }
     }
 
-    /// It is through with so much. Whether that was the end of a slice.
+    /// The worker has consumed `bytes` bytes. Returns whether that was the end of a slice.
     pub fn end(&mut self, bytes: usize) -> bool {
         self.bytes += bytes as u64;
         if self.bytes < self.slice {
@@ -44,7 +45,7 @@ impl Pacer {
             std::thread::sleep(Duration::from_nanos(due - now));
             self.rests += 1;
         }
-        // A side that was late for long does not run ahead for long afterwards.
+        // A worker that is very late makes up for at most one slice.
         self.late_ns = self.clock.now().saturating_sub(due).min(self.slice_ns);
         true
     }

@@ -1,9 +1,9 @@
 //! `scan-ranges`: every second batch of a file, by sizes of batches (paper 5.2.3, Figure 7).
 //!
-//! Batches with odd numbers are read, so gaps are as large as what is between them. Everybody knows all ranges beforehand:
-//! io_uring reads the next ones ahead, and the scan has them in its plan. A request is a batch, or 2 MiB of it, which is the
-//! best size for those who ask for themselves. What a side has its device read is counted by the kernel, so what is read
-//! between ranges is seen, whoever reads it.
+//! Batches with odd numbers are read, so gaps are as large as the batches between them. All sides know all ranges
+//! beforehand: io_uring reads the next ones ahead, and the scan has them in its plan. A request is a batch, or 2 MiB of it,
+//! which is the best size for sides that make the requests themselves. The kernel counts the bytes that the device reads for
+//! a side, so reads between ranges are seen, too.
 
 use std::time::Duration;
 

@@ -2,11 +2,11 @@
 //!
 //! The device's own rate is measured in every round, too. A pass ends with the file, or when its time is over, which
 //! only small reads past the page cache need. A row has the worker's time for a GiB in parts: consuming; its other work
-//! (copies and calls); waiting. What threads beside it take is control: that of this project's service, the kernel's
+//! (copies and calls); waiting. The time of threads beside it is control: that of this project's service, the kernel's
 //! polling thread, the kernel's workers for a loop device.
 //!
-//! A worker that is faster than the device has to wait for it. This project's can do so in two ways: it sleeps, which
-//! takes system calls, or it asks again and again, which takes its processor.
+//! A worker that is faster than the device has to wait for it. This project's worker can do so in two ways: it sleeps,
+//! which takes system calls, or it polls, which takes its processor.
 
 use std::time::Duration;
 

@@ -25,9 +25,9 @@ pub enum Kind {
     Device,
     /// io_uring past it, ahead of the worker, with a polling kernel thread.
     Uring,
-    /// This project's, by a worker that sleeps until there is a page.
+    /// This project's scan, with a worker that sleeps until there is a page.
     Scan,
-    /// The same, by a worker that asks again and again.
+    /// The same, with a worker that polls.
     Polled,
 }
 
@@ -52,20 +52,20 @@ impl Kind {
     }
 }
 
-/// What to read.
+/// The bytes to read, and the limits of a pass.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Question {
     pub size: u64,
     /// Bytes of a request, and of a page.
     pub page: usize,
-    /// All of the file, or batches with odd numbers of so many bytes.
+    /// `None`: all of the file. Otherwise: batches of this size with odd numbers.
     pub batch: Option<u64>,
     pub most: Duration,
     pub count: bool,
 }
 
 impl Question {
-    /// First bytes and ends of what is to be read.
+    /// First bytes and ends of the ranges to read.
     pub fn ranges(&self) -> Vec<(u64, u64)> {
         match self.batch {
             None => vec![(0, self.size)],
@@ -84,7 +84,7 @@ impl Question {
         self.ranges().iter().map(|(start, end)| end - start).sum()
     }
 
-    /// What the pass has to add up to if it is whole.
+    /// Checks the bytes and the sum of a pass, if it is whole.
     pub fn check(&self, kind: Kind, pass: &Pass, data: &Data) -> Result<()> {
         let sum = |sum: u64, range: &(u64, u64)| sum.wrapping_add(data.sum(range.0..range.1));
         let (bytes, sum) = (self.bytes(), self.ranges().iter().fold(0, sum));
@@ -98,7 +98,7 @@ impl Question {
 /// A side in a process of its own.
 pub type Side = Apart<Question, Pass>;
 
-/// Starts a side that reads a file, or the device on it, within so much memory.
+/// Starts a side that reads a file, or the device on it, within `budget` bytes of memory.
 pub fn start(kind: Kind, file: &Path, device: Option<&Path>, budget: u64) -> Result<(Side, Option<String>)> {
     let (group, unlimited) = match Group::create(&format!("scan-{kind:?}")) {
         Ok(group) => (Some((group, budget)), None),
@@ -150,7 +150,7 @@ fn by_calls(path: &Path, flags: i32, question: &Question, mut take: impl FnMut(&
 }
 
 fn by_ring(path: &Path, question: &Question, take: impl FnMut(&[u8]) -> bool) -> Result<()> {
-    // As much ahead as a scan of this project has at most in flight, as far as a ring goes.
+    // The ring reads as far ahead as a scan of this project at most, within the limits of a ring.
     let depth = (8 * FRAME / question.page).clamp(2, 64);
     Ring::open(path, question.page, depth, true)?.read(question.requests(), take)
 }
@@ -164,7 +164,7 @@ fn channel(service: &Service, path: &Path, question: &Question) -> Result<Channe
     Ok(service.open(scan)?)
 }
 
-/// Hands out what a channel has, as long as `take` wants more.
+/// Passes the pages of a channel to `take`, as long as it wants more.
 pub fn consume(channel: &mut Channel, mut take: impl FnMut(&[u8]) -> bool) -> Result<()> {
     while let Some(page) = channel.next_page()? {
         if !take(&page) {
@@ -207,7 +207,7 @@ mod tests {
                 println!("skipped: no loop device");
                 continue;
             }
-            // On a busy machine a service gives the memory of closed channels back later than the next one is open.
+            // On a busy machine, a service may free the memory of a closed channel only after the next one is open.
             let (mut side, _) = start(kind, &data.path(), device, 256 << 20).unwrap();
             for batch in [None, Some(64 << 10), Some(4 << 20)] {
                 let (page, most) = (64 << 10, Duration::from_secs(60));

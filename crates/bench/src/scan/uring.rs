@@ -1,5 +1,5 @@
-//! The baseline of those who write their own reader: io_uring with `O_DIRECT`, registered buffers and files, reads ahead of
-//! the worker, and a kernel thread that polls the submission queue (paper 5.2.1).
+//! The baseline of a hand-written reader (paper 5.2.1): io_uring with `O_DIRECT`, registered buffers and files, and
+//! reads ahead of the worker. A kernel thread polls the submission queue.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -11,7 +11,7 @@ use super::data::open;
 use super::sides::aligned;
 use crate::{Error, Result};
 
-/// How long the kernel's thread polls before it sleeps, in milliseconds.
+/// Time for which the kernel's thread polls before it sleeps, in milliseconds.
 const IDLE: u32 = 10;
 
 /// A file and a ring of buffers.
@@ -21,7 +21,7 @@ pub struct Ring {
     buffers: Vec<u8>,
     size: usize,
     depth: usize,
-    /// Reads in the kernel's hands.
+    /// Number of reads in flight.
     flying: usize,
 }
 
@@ -39,12 +39,12 @@ impl Ring {
         let start = aligned(&mut buffers, size * depth).as_mut_ptr();
         let vector = [libc::iovec { iov_base: start.cast(), iov_len: size * depth }];
         ring.submitter().register_files(&[file.as_raw_fd()]).map_err(Error::io("register a file"))?;
-        // SAFETY: the memory is this object's, which takes the reads back before it ends.
+        // SAFETY: this object owns the memory, and waits for all reads before it ends.
         unsafe { ring.submitter().register_buffers(&vector) }.map_err(Error::io("register memory"))?;
         Ok(Self { ring, _file: file, buffers, size, depth, flying: 0 })
     }
 
-    /// Reads and hands out in order, as long as `take` wants more.
+    /// Reads, and passes the data to `take` in order, as long as it wants more.
     pub fn read(
         &mut self,
         mut requests: impl Iterator<Item = (u64, usize)>,
@@ -52,7 +52,7 @@ impl Ring {
     ) -> Result<()> {
         let depth = self.depth;
         let start = aligned(&mut self.buffers, self.size * depth).as_mut_ptr();
-        // What is in each buffer: how much is wanted, and whether it has come.
+        // State of each buffer: the wanted length, and whether the read is complete.
         let mut slots = vec![(0usize, false); depth];
         let (mut next, mut oldest) = (0usize, 0usize);
         loop {
@@ -64,7 +64,8 @@ impl Ring {
                 slots[slot] = (len, false);
                 let at = start.wrapping_add(slot * self.size);
                 let read = opcode::ReadFixed::new(Fixed(0), at, len as u32, 0).offset(offset).build();
-                // SAFETY: the buffer is the ring's, of `size` bytes or more, and nobody's until the read is complete.
+                // SAFETY: the buffer is the ring's, of `size` bytes or more, and no code uses it until the read is
+                // complete.
                 let pushed = unsafe { self.ring.submission().push(&read.user_data(slot as u64)) };
                 pushed.map_err(|full| Error::io("submit a read")(std::io::Error::other(full)))?;
                 (next, self.flying, more) = (next + 1, self.flying + 1, true);
@@ -115,7 +116,7 @@ impl Ring {
 }
 
 impl Drop for Ring {
-    /// Nothing may be written to memory that is somebody else's by then.
+    /// Waits for all reads, because the kernel must not write to freed memory.
     fn drop(&mut self) {
         while self.flying > 0 && self.ring.submit_and_wait(1).is_ok() {
             self.flying = self.flying.saturating_sub(self.ring.completion().count());

@@ -31,7 +31,7 @@ pub(crate) const BENCH: Benchmark = Benchmark {
 
 /// Sides in this process. [`RING0`] comes after them.
 const SIDES: [Side; 5] = [FORK, UFFD, UFFD_CHILD, REMAP, REMAP_SMALL];
-/// Sides whose ratios to the first one are reported, and what their names begin with.
+/// Sides whose ratios to the first one are reported, and the prefixes of their names.
 const RATIOS: [(Side, &str); 4] =
     [(UFFD, "uffd"), (UFFD_CHILD, "uffd_child"), (REMAP, "remap"), (RING0, "ring0")];
 
@@ -88,7 +88,7 @@ struct Round {
     latencies: Latencies,
 }
 
-/// The process of the side in ring 0, or why there is none.
+/// The process of the side in ring 0, or the reason why there is none.
 fn start_ring0(bytes: usize) -> Result<std::result::Result<Apart<Question, Round>, String>> {
     Apart::start(RING0.name, None, move || {
         let memory = RING0.memory(bytes)?;
@@ -97,7 +97,7 @@ fn start_ring0(bytes: usize) -> Result<std::result::Result<Apart<Question, Round
     })
 }
 
-/// How large it is, and how long it takes.
+/// The extent of the measurement.
 struct Scale {
     bytes: usize,
     rounds: usize,
@@ -114,7 +114,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
 
 fn run_at(Scale { bytes, rounds, writes }: Scale, options: &Options, sink: Sink<'_>) -> Result<Report> {
     let threads = options.threads(options.pick(THREADS_QUICK, THREADS_FULL))?;
-    // First, while this process has one thread.
+    // The side in ring 0 starts first, while this process has one thread.
     let ring0 = start_ring0(bytes)?;
     let config = Fields::new()
         .with("mode", options.mode.name())

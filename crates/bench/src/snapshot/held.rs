@@ -1,4 +1,4 @@
-//! A snapshot that stays until it is let go of, and is checked then.
+//! A snapshot that stays until it is released, and is checked then.
 
 use std::io::{PipeWriter, Read, Write};
 use std::sync::atomic::Ordering;
@@ -33,14 +33,14 @@ pub fn number(bytes: &[u8]) -> Result<u64> {
 }
 
 impl Held {
-    /// Takes a snapshot with `take`, which is given the task. No other thread writes to the memory meanwhile. When this
+    /// Takes a snapshot with `take`, which gets the task. No other thread may write to the memory meanwhile. When this
     /// returns, the task waits.
     pub fn take(memory: &Memory, take: impl FnOnce(TaskOf) -> Result<Task>) -> Result<Held> {
         let pipe = || std::io::pipe().map_err(Error::io("create a pipe"));
         let ((mut is_ready, mut ready), (mut wait, release)) = (pipe()?, pipe()?);
         let sum = sum(memory);
         let task = take(Box::new(move |view| {
-            // A pipe that fails is seen at its other end.
+            // The other end reports a pipe that fails.
             let _ = ready.write_all(&[1]);
             let _ = wait.read_exact(&mut [0]);
             sum_of(view.words()).to_le_bytes().to_vec()
@@ -49,10 +49,10 @@ impl Held {
         Ok(Held { task, release, sum })
     }
 
-    /// Ends it.
+    /// Ends the snapshot.
     ///
     /// # Errors
-    /// Also when the snapshot is not what the memory was when it was taken.
+    /// Also if the snapshot differs from the memory at the time when it was taken.
     pub fn end(mut self) -> Result<()> {
         self.release.write_all(&[1]).map_err(Error::io("let a snapshot's task go on"))?;
         let found = number(&self.task.join()?)?;
@@ -88,7 +88,7 @@ mod tests {
             })
         };
         let held = take(&memory, false).unwrap();
-        // After the snapshot.
+        // This write is after the snapshot.
         write(&memory, 3, 76);
         held.end().unwrap();
         let error = take(&memory, true).unwrap().end().unwrap_err().to_string();

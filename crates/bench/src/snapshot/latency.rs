@@ -1,4 +1,4 @@
-//! `snapshot-latency`: how long a memory's writers stand still for a snapshot (paper 7.3, Figure 20a).
+//! `snapshot-latency`: the time for which a snapshot stops a memory's writers (paper 7.3, Figure 20a).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -24,10 +24,10 @@ pub(crate) const BENCH: Benchmark = Benchmark {
 const PAGE: usize = bedplate_snapshot::PAGE;
 const MIB: usize = 1 << 20;
 
-/// What happened to a memory before its snapshot.
+/// The state of a memory before its snapshot.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Before {
-    /// Everything was written, and nothing armed.
+    /// All pages were written, and none was armed.
     Cold,
     /// The engine armed or merged all pages in advance; then this share of the pages was written.
     Armed { written: f64, pattern: Pattern },
@@ -37,13 +37,13 @@ const fn armed(written: f64, pattern: Pattern) -> Before {
     Before::Armed { written, pattern }
 }
 
-/// The case by which sides are compared that do not arm: processors' caches are as cold for each of them.
+/// The case for the comparison of sides that do not arm. Processors' caches are equally cold for each of them.
 const SETTLED: Before = armed(0.05, Pattern::Scattered);
 
 /// Threads that write to the memory while its snapshot is taken.
 const WRITERS: usize = 2;
 
-/// A side, what happened to its memory, and how many threads write to it meanwhile.
+/// A side, the state of its memory, and the number of threads that write to it meanwhile.
 type Case = (Side, Before, usize);
 
 const fn with_writers(side: Side) -> Case {
@@ -84,7 +84,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
         .with("rounds", rounds)
         .with("memory", "touched before; the pages of a side stay the same for all rounds");
     let mut report = Report::new(BENCH.name, config);
-    // As many memories at a time as fit.
+    // Each group has as many memories as fit at a time.
     let groups = sizes.iter().flat_map(|&mib| {
         let (mut remap, mut uffd) = (vec![FORK, REMAP], vec![FORK, UFFD_HUGE]);
         if mib <= 4096 {
@@ -127,7 +127,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
                     let pause = snapshot.pause().as_nanos() as f64;
                     snapshot.join()?;
                     wait_for_end(memory);
-                    // Children of the next side inherit pages that are not merged.
+                    // Children of the next side would inherit pages that are not merged.
                     memory.settle();
                     Ok(Taken { pause, cpu: cpu_ns() - before, huge_pct })
                 })
@@ -152,7 +152,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
                     .with("shortest_ns", pause.min())
                     .with("longest_ns", pause.max())
                     .with("huge_pct", least_huge)
-                    // Beside writers, most of it is theirs.
+                    // With writers, most of the CPU time is theirs.
                     .with(
                         "cpu_ns",
                         (*writers == 0).then(|| samples(&results[case], |taken| taken.cpu).median()),
@@ -204,7 +204,7 @@ struct Taken {
 
 /// Runs `f` while threads write to the memory.
 fn beside_writers<T>(memory: &Memory, writers: usize, f: impl FnOnce() -> Result<T>) -> Result<T> {
-    /// The time that writers have before.
+    /// Time for which writers run before `f`.
     const AHEAD: Duration = Duration::from_millis(5);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The time between two looks.
+/// The time between two readings.
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// Gives the result of `f`, and the most memory that the machine had in use meanwhile beyond what it had before, in
-/// bytes. The machine has to be quiet otherwise.
+/// Returns the result of `f`, and the most memory that the machine used meanwhile beyond its use before, in bytes. The
+/// machine must be quiet otherwise.
 pub fn most_beside<T>(f: impl FnOnce() -> T) -> (T, f64) {
     let is_over = AtomicBool::new(false);
     let before = in_use(&meminfo());
@@ -30,8 +30,8 @@ fn meminfo() -> String {
     std::fs::read_to_string("/proc/meminfo").unwrap_or_default()
 }
 
-/// The anonymous and shared memory of all processes in bytes. To say what one process has, the kernel would have to count
-/// its pages, and would keep it from forking meanwhile.
+/// The anonymous and shared memory of all processes in bytes. To report the memory of one process, the kernel would have
+/// to count its pages, and would delay its forks meanwhile.
 fn in_use(meminfo: &str) -> f64 {
     let of = |name: &str| {
         let line = meminfo.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();

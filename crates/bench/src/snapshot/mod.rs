@@ -1,8 +1,8 @@
-//! Memory snapshots (paper 4, 7.3): what taking one costs, what writes cost after it, and what that does to a server
-//! and to transactions beside analytic scans.
+//! Memory snapshots (paper 4, 7.3): the costs of taking one and of writes after it, and the effects on a server and
+//! on transactions beside analytic scans.
 //!
-//! Memory is slow when a machine touches it for the first time, so every side's memory is written before anything is
-//! measured, and stays the same memory for all rounds.
+//! Memory is slow when a machine touches it for the first time. So every side's memory is written before the
+//! measurement, and stays the same memory for all rounds.
 
 pub(crate) mod fault;
 mod held;

@@ -1,9 +1,9 @@
 //! `snapshot-redis`: redis-server under load while it saves, as it is and with snapshots (paper 7.3, Figures 15
 //! and 16).
 //!
-//! Requests are due at a fixed rate, and latencies count from when they were due, so that a server that stands still
-//! is charged for all that it kept waiting. How much of its time the server has to spare decides how soon it catches up:
-//! so there is more than one rate.
+//! Requests are due at a fixed rate, and latencies count from when they were due. So a server that stands still is
+//! charged for all requests that it kept waiting. The server's spare time determines how soon it catches up, so there
+//! is more than one rate.
 //!
 //! A server that has threads of its own is measured by the same loop, after the others have ended (`valkey`).
 
@@ -44,11 +44,11 @@ const FULL: &[Cell] = &[
     cell(Distribution::Uniform, 50, 10_000.0),
 ];
 
-/// The variable that says which engine a server gets, where it is not to be the one that it would get by itself.
+/// The variable that selects a server's engine in place of the default.
 const ENGINE: &str = "BEDPLATE_SNAPSHOT_ENGINE";
 
 fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
-    // A smaller server forks within the time that this kind of machine may keep any thread waiting.
+    // The fork of a smaller server takes no longer than other delays of a thread on this kind of machine.
     let keys: u64 = options.pick(800_000, 3_400_000);
     let rounds = ROUNDS;
     let window = Duration::from_millis(options.pick(4000, 14_000));
@@ -105,7 +105,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
             }
         }
     }
-    // A claim holds for every cell: what counts is the worst of them.
+    // A claim must hold for every cell, so the worst one counts.
     for (name, values) in ratios {
         if name.starts_with("stock") {
             report.ratio(&format!("{name}_min"), values.min());
@@ -114,7 +114,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
         }
     }
     report.ratio("idle_throughput_of_stock", throughput(&servers, keys, options)?);
-    // There is no memory for all servers at once.
+    // The machine has not enough memory for all servers at once.
     drop(servers);
     sink(Step { done: cells.len(), total, label: &valkey::label() });
     match valkey::missing(&options.valkey) {
@@ -150,7 +150,7 @@ fn huge_pages() -> String {
     chosen.unwrap_or("not offered").to_owned()
 }
 
-/// What a server can do when it does not save: closed loop, with snapshots having been taken before.
+/// The servers' ratio of throughput when they do not save, in a closed loop, after snapshots were taken.
 fn throughput(servers: &[Server; 3], keys: u64, options: &Options) -> Result<f64> {
     let load = Load {
         connections: CONNECTIONS,

@@ -1,9 +1,9 @@
 //! `snapshot-ring0`: the `ring0` engine beside fork, in instructions where the time stamp counts them (`bedplate vm run
 //! --icount`), like `ring0-cost`.
 //!
-//! The native side is another process, which is no virtual machine. A snapshot's pause is measured by the engine: from
-//! the moment it wants main's tables for itself to the moment it lets go of them. Main has one thread, so no other
-//! processor has to be interrupted for that. All memory is written to before anything is measured.
+//! The native side is another process, which is no virtual machine. The engine measures a snapshot's pause: from its
+//! request for exclusive use of main's tables to their release. Main has one thread, so the engine need not interrupt
+//! another processor for that. All memory is written to before anything is measured.
 
 use std::hint::black_box;
 use std::sync::atomic::Ordering;
@@ -55,7 +55,7 @@ impl Subject {
         }
     }
 
-    /// Takes a snapshot whose task reads so many pages and then waits to be let go.
+    /// Takes a snapshot whose task reads `reads` pages and then waits for its release.
     fn snapshot(&self, reads: usize) -> Result<Held> {
         let (ready, is_ready) = mpsc::channel();
         let (go, wait) = mpsc::channel::<()>();
@@ -75,7 +75,7 @@ impl Subject {
         Ok(Held { task, go, call })
     }
 
-    /// The pause, which the virtual clock of a machine that counts instructions gives as such.
+    /// The pause. On a machine that counts instructions, its virtual clock gives the pause in instructions.
     fn pause(&self, held: &Held) -> f64 {
         held.task.pause().as_nanos() as f64
     }
@@ -92,7 +92,7 @@ impl Subject {
 struct Held {
     task: Task,
     go: mpsc::Sender<()>,
-    /// What the call took that made it.
+    /// The cost of the call that took the snapshot.
     call: f64,
 }
 
@@ -157,7 +157,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
     }
     let clock = Clock::detect();
     let rounds = options.pick(5, 15);
-    // First, while this process has no part in a virtual machine.
+    // The native side starts first, while this process has no part in a virtual machine.
     let mut native = native::Side::start(clock, &options.directory)?;
     let ring0 = Side::start(clock)?;
     let mut done = 0;

@@ -1,4 +1,4 @@
-//! A server under load while it saves: what is measured of it, and how.
+//! The measurement of a server under load while it saves.
 
 use std::time::{Duration, SystemTime};
 
@@ -49,14 +49,14 @@ impl Cell {
 
 /// One save of one server under load.
 pub(super) struct Round {
-    /// While it saves.
+    /// Results while it saves.
     pub(super) saving: Seen,
-    /// Before.
+    /// Results before the save.
     pub(super) idle: Seen,
     /// The most memory of the server and its child during the save, beyond what the server had before it.
     pub(super) extra_bytes: f64,
     pub(super) fork_us: f64,
-    /// How long the save took.
+    /// Time that the save took.
     pub(super) save_ns: f64,
     /// The share of reads that a server's I/O threads did, if it has any.
     pub(super) threaded_reads_pct: Option<f64>,
@@ -84,7 +84,7 @@ pub(super) fn measure(server: &Server, load: &Load) -> Result<Round> {
     let mut started = None;
     let (saving, extra_bytes) = machine_memory::most_beside(|| {
         load::run(server.address(), load, || {
-            // At the beginning of the window, once.
+            // The save begins once, at the beginning of the window.
             if started.is_none() {
                 started = Some(SystemTime::now());
                 server.command("BGSAVE")?;
@@ -105,7 +105,7 @@ pub(super) fn measure(server: &Server, load: &Load) -> Result<Round> {
     let file = server.directory().join("dump.rdb");
     let written = file.metadata().and_then(|of| of.modified()).map_err(Error::io("find what was saved"))?;
     let save = started.and_then(|started| written.duration_since(started).ok());
-    // It would fill the machine's memory, which all servers' children and writers need.
+    // The file would fill the machine's memory, which all servers' children and writers need.
     std::fs::remove_file(file).map_err(Error::io("delete what was saved"))?;
     let save_ns = save.map_or(f64::NAN, |save| save.as_nanos() as f64);
     Ok(Round { saving, idle, extra_bytes, fork_us, save_ns, threaded_reads_pct: None })

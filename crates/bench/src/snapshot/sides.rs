@@ -24,19 +24,20 @@ pub struct Side {
 
 pub const FORK: Side = Side { name: "fork", kind: Kind::Fork, huge_pages: false, in_child: true };
 pub const FORK_HUGE: Side = Side { name: "fork, huge pages", huge_pages: true, ..FORK };
-/// A child process reads it, at the same addresses.
+/// A child process reads the snapshot, at the same addresses.
 pub const REMAP: Side = Side { name: "remap", kind: Kind::Remap, huge_pages: true, in_child: true };
 pub const REMAP_SMALL: Side = Side { name: "remap, small pages", huge_pages: false, ..REMAP };
 /// A thread of the same process reads the snapshot.
 pub const REMAP_THREAD: Side = Side { name: "remap, thread", in_child: false, ..REMAP };
-/// Likewise.
+/// A thread of the same process reads the snapshot.
 pub const UFFD: Side = Side { name: "uffd", kind: Kind::Uffd, huge_pages: false, in_child: false };
 /// On large folios.
 pub const UFFD_HUGE: Side = Side { name: "uffd, huge pages", huge_pages: true, ..UFFD };
-/// A child process reads it, at the same addresses.
+/// A child process reads the snapshot, at the same addresses.
 pub const UFFD_CHILD: Side = Side { name: "uffd, child", in_child: true, ..UFFD };
 
-/// Page tables of the process's own: for a process of its own. Elsewhere than on x86-64 its memory is an error.
+/// The process manages its own page tables, so this side needs a process of its own. Its memory is an error on other
+/// machines than x86-64.
 pub const RING0: Side = Side { name: "ring0", kind: Kind::Ring0, huge_pages: false, in_child: false };
 
 impl Side {
@@ -54,16 +55,16 @@ impl Side {
             return Ok(());
         }
         let advice = if inherited { Advice::LinuxDoFork } else { Advice::LinuxDontFork };
-        // SAFETY: a memory of this process's; only its children see a difference.
+        // SAFETY: the memory belongs to this process, and only its children see a difference.
         unsafe { madvise(memory.base().as_ptr().cast(), memory.len(), advice) }
             .map_err(Error::io("what children inherit"))
     }
 
-    /// Gives a memory with huge pages its huge pages back. A write beside a living child splits one, and the kernel restores it
-    /// much later. Linux before 6.1 cannot do it at once.
+    /// Restores the huge pages of a memory. A write beside a living child splits one, and the kernel restores it much later.
+    /// Linux before 6.1 cannot restore it at once.
     pub fn restore_huge_pages(self, memory: &Memory) {
         if self.kind == Kind::Fork && self.huge_pages {
-            // SAFETY: a memory of this process's, whose content stays.
+            // SAFETY: the memory belongs to this process, and its content stays.
             let _ =
                 unsafe { libc::madvise(memory.base().as_ptr().cast(), memory.len(), libc::MADV_COLLAPSE) };
         }
@@ -82,7 +83,7 @@ impl Side {
         Some(bytes as f64 / memory.len() as f64 * 100.0)
     }
 
-    /// Has `f` measure with this side's memory as the only one that children inherit.
+    /// Runs `f` with this side's memory as the only one that children inherit.
     pub fn alone<T>(self, memory: &Memory, f: impl FnOnce() -> Result<T>) -> Result<T> {
         self.set_inherited(memory, true)?;
         let result = f();
@@ -120,7 +121,7 @@ fn word(memory: &Memory, page: usize) -> &AtomicU64 {
     &memory.words()[page * WORDS_OF_A_PAGE + page % WORDS_OF_A_PAGE]
 }
 
-/// How pages that are written lie in memory.
+/// The positions of written pages in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
     /// In ranges of 256 pages.

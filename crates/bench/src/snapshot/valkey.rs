@@ -19,7 +19,7 @@ const SIDES: [&str; 2] = ["valkey with threads", "valkey with threads, bedplate"
 /// The I/O threads of that server, its main thread included. By default it uses them when several requests are there at
 /// once.
 const IO_THREADS: usize = 3;
-/// The first version whose I/O threads read requests beside the main thread, and count what they do.
+/// The first version whose I/O threads read requests beside the main thread, and count their reads.
 const VALKEY_MIN: u32 = 8;
 
 /// The description of the measurement in the report.
@@ -62,7 +62,7 @@ pub(super) fn measure_threaded(
     Ok(())
 }
 
-/// How often a server has read from its clients so far.
+/// Numbers of reads of a server from its clients so far.
 #[derive(Clone, Copy)]
 struct Reads {
     all: u64,
@@ -93,7 +93,7 @@ fn threaded_ratios(results: &[Vec<Round>]) -> [(&'static str, f64); 2] {
     ]
 }
 
-/// Why a server cannot be measured that has threads of its own, if it cannot.
+/// The reason why a server with threads of its own cannot be measured, if there is one.
 pub(super) fn missing(valkey: &Path) -> Option<String> {
     let name = valkey.display();
     let output = match Command::new(valkey).arg("--version").output() {
@@ -107,7 +107,7 @@ pub(super) fn missing(valkey: &Path) -> Option<String> {
     }
 }
 
-/// The major version of a Valkey server, by what it says of itself.
+/// The major version of a Valkey server, from the text of its version.
 fn major_version(text: &str) -> Option<u32> {
     let version = text.strip_prefix("Valkey server v=")?;
     version.split('.').next()?.parse().ok()
@@ -143,7 +143,7 @@ mod tests {
         assert!(missing(Path::new("true")).unwrap().contains("Valkey 8"));
     }
 
-    /// A round whose longest latency is this, as well as its idle one's.
+    /// A round whose longest latency is `longest_ns`, while it saves and before.
     fn round(longest_ns: u64) -> Round {
         let mut saving = Seen::default();
         (0..10_000).for_each(|_| saving.latencies.record(10));

@@ -1,4 +1,4 @@
-//! Files that are in no cache, and what a device reads.
+//! Files that are in no cache, and the bytes that a device reads.
 
 use std::fs::{self, File};
 use std::io;
@@ -10,7 +10,8 @@ use rustix::fs::{Advice, fadvise, major, minor};
 
 use crate::{Error, Result};
 
-/// Takes the files below a folder out of the page cache, and makes sure that it has nothing of them. The server must not run.
+/// Drops the files below a folder from the page cache, and makes sure that it has nothing of them. The server must not
+/// run.
 pub fn forget(folder: &Path) -> Result<()> {
     let mut left = 0;
     each_file(folder, &mut |file| {
@@ -24,7 +25,7 @@ pub fn forget(folder: &Path) -> Result<()> {
     }
 }
 
-/// Takes a file out of the page cache. Returns how many bytes of the file stay there.
+/// Drops a file from the page cache. Returns the number of its bytes that stay there.
 pub fn forget_file(file: &File) -> io::Result<u64> {
     file.sync_all()?;
     fadvise(file, 0, None, Advice::DontNeed)?;
@@ -42,7 +43,7 @@ pub fn bytes(folder: &Path) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Reads all files below a folder, so that the page cache has what it has room for.
+/// Reads all files below a folder, so that the page cache has as much of them as it has room for.
 pub fn warm(folder: &Path) -> Result<()> {
     each_file(folder, &mut |file| io::copy(&mut { file }, &mut io::sink()).map(drop))
         .map_err(Error::io("fill the page cache"))
@@ -61,8 +62,8 @@ fn each_file(folder: &Path, visit: &mut impl FnMut(&File) -> io::Result<()>) -> 
     Ok(())
 }
 
-/// The bytes that the device of a folder has read so far, for all processes. There is no number where the file system is on no
-/// single device.
+/// The bytes that the device of a folder has read so far, for all processes. `None` if the file system is not on a single
+/// device.
 pub fn device_bytes(folder: &Path) -> Option<u64> {
     let device = fs::metadata(folder).ok()?.dev();
     let path = format!("/sys/dev/block/{}:{}/stat", major(device), minor(device));

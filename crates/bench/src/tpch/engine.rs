@@ -1,4 +1,4 @@
-//! What an engine does for the benchmark: a trait with one implementation for each database.
+//! The interface of an engine: a trait with one implementation for each database.
 //!
 //! The driver ([`super::driver`]) loads an engine once ([`Candidate::load`]). Then it starts the engine as one side after the other,
 //! cold or warm, and asks it to run queries. The driver interleaves, compares answers and computes ratios; an engine only runs and
@@ -10,12 +10,12 @@ use super::Progress;
 use super::oracle::Generator;
 use crate::{Fields, Options, Result};
 
-/// How an engine runs.
+/// The way in which an engine runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Without Bedplate: what is compared with.
+    /// Without Bedplate, as the baseline.
     Vanilla,
-    /// With it, past the page cache, as for data that is larger than memory. Processes do not share what they read.
+    /// With it, past the page cache, as for data that is larger than memory. Processes do not share their reads.
     Bedplate,
     /// With it, and with a daemon that reads for all processes or sessions.
     Shared,
@@ -35,7 +35,7 @@ impl Side {
     }
 }
 
-/// Rows of columns, as text. What has no value is `NULL` or an empty text.
+/// Rows of columns, as text. A missing value is `NULL` or an empty text.
 pub type Rows = Vec<Vec<String>>;
 
 /// The measurements and the rows of a run.
@@ -50,7 +50,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Adds a run that followed.
+    /// Adds the following run.
     pub fn add(&mut self, next: &Self) {
         self.wall_ns += next.wall_ns;
         self.cpu_ns += next.cpu_ns;
@@ -63,7 +63,7 @@ impl Run {
 pub struct Answer {
     /// The query's index.
     pub query: usize,
-    /// From the moment when the client sent the query until it had all rows.
+    /// Time from when the client sent the query until it had all rows.
     pub wall_ns: f64,
     pub rows: Rows,
 }
@@ -71,7 +71,7 @@ pub struct Answer {
 /// The measurements of clients that ran at the same time.
 #[derive(Clone, Debug)]
 pub struct Together {
-    /// From the first query to the last answer.
+    /// Time from the first query to the last answer.
     pub wall_ns: f64,
     /// As in [`Run`].
     pub cpu_ns: f64,
@@ -81,7 +81,7 @@ pub struct Together {
     pub answers: Vec<Answer>,
 }
 
-/// How long a query accessed data, and how long it took.
+/// The data-access time and the whole time of a query.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
     /// The time for which the query read, or waited for, data of tables.
@@ -105,7 +105,7 @@ pub struct Candidate {
 
 /// A database with TPC-H's tables. Dropping it ends its processes and removes its data.
 pub trait Engine {
-    /// What the report says about the engine: its version, and settings that matter.
+    /// The report's description of the engine: its version, and settings that matter.
     fn about(&self) -> Fields;
 
     /// The sides that the engine has, [`Side::Vanilla`] first.
@@ -119,39 +119,41 @@ pub trait Engine {
     /// The folder that has all data: its device is the one whose reads are counted.
     fn folder(&self) -> &Path;
 
-    /// The bytes of `lineitem`'s files that a query must read that scans the table: the table's file, or the query's columns.
+    /// The bytes of `lineitem`'s files that a query must read to scan the table: the table's file, or the query's
+    /// columns.
     fn scan_bytes(&mut self, query: usize) -> Result<u64>;
 
-    /// Stops what runs, syncs all files, drops them from the page cache, makes sure that the page cache has nothing of them, and
-    /// starts the engine as a side. ([`super::cold::forget`] does what is in the middle.)
+    /// Stops the engine, syncs all files and drops them from the page cache. Makes sure that the page cache has nothing of
+    /// them, and starts the engine as a side. ([`super::cold::forget`] does the steps in the middle.)
     fn cold(&mut self, side: Side) -> Result<()>;
 
-    /// Has the engine run as a side, with the files in the page cache as far as it has room. It may go on running if that makes no
-    /// difference to queries of the side. ([`super::cold::warm`] reads the files.)
+    /// Makes the engine run as a side, with as much of the files in the page cache as it has room for. The engine may go on
+    /// running if that makes no difference to queries of the side. ([`super::cold::warm`] reads the files.)
     fn warm(&mut self, side: Side) -> Result<()>;
 
     /// Runs one query, as a side that was started.
     fn query(&mut self, side: Side, query: usize) -> Result<Run>;
 
-    /// Runs one query, as a side that was started, in one thread or worker, and measures how long it accesses data. `None`: the
-    /// engine cannot say it.
+    /// Runs one query, as a side that was started, in one thread or worker, and measures its data-access time. `None`: the
+    /// engine cannot measure it.
     fn access(&mut self, side: Side, query: usize) -> Result<Option<Access>>;
 
     /// Runs clients at the same time, as a side that was started. Each runs its list of queries, one query after the other. A query
     /// has one thread or worker, if the engine can limit it.
     fn clients(&mut self, side: Side, lists: &[Vec<usize>]) -> Result<Together>;
 
-    /// Whether [`Side::Bedplate`] serves the scan of query 6. If it leaves the scan to the page cache, as it may do with small tables, a
-    /// comparison is of nothing. The engine is started anew.
+    /// Whether [`Side::Bedplate`] serves the scan of query 6. If it leaves the scan to the page cache, as it may do with small
+    /// tables, a comparison is meaningless. This starts the engine anew.
     fn serves(&mut self) -> Result<bool>;
 
-    /// The memory that the engine needs for its processes and a scan, apart from the page cache. It says which control groups are too
-    /// small for it.
+    /// The memory that the engine needs for its processes and a scan, apart from the page cache. It determines which control
+    /// groups are too small.
     fn least_memory(&self) -> u64 {
         192 << 20
     }
 
-    /// From its next start on, the engine is in a control group with so much memory (`None`: in none). The driver makes the group, and
-    /// the engine's processes inherit it. The engine limits its own caches, a daemon's too, to a fraction of the memory.
+    /// From its next start on, the engine is in a control group with `bytes` bytes of memory (`None`: in no group). The driver
+    /// makes the group, and the engine's processes inherit it. The engine limits its own caches, a daemon's too, to a fraction of
+    /// the memory.
     fn limit_memory(&mut self, bytes: Option<u64>);
 }

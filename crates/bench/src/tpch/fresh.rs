@@ -1,17 +1,17 @@
 //! Free memory that costs the same for all sides.
 //!
-//! A virtual machine whose host backs memory lazily pays much for memory that it has not used for a while, and as a host takes back what is
-//! free, this comes back. So a query would be measured by what memory was used before it.
+//! If a host backs the memory of a virtual machine lazily, memory that was not used for a while costs much. This happens
+//! repeatedly, because a host takes free memory back. So the memory in use before a query would affect its time.
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use rustix::system::sysinfo;
 
-/// Memory is touched that is so much larger than the data, so that there is some for what the engine and a daemon have beside it.
+/// The touched memory is the size of the data times this, so that there is some for the engine and a daemon.
 const TIMES: u64 = 2;
-/// At most one part in so many of the machine's free memory is touched.
+/// The touched memory is at most the machine's free memory divided by this.
 const PART: u64 = 2;
 
-/// Touches as much memory as work on so many bytes of data takes, and frees it. It is to be done just before the work.
+/// Touches as much memory as work on `data` bytes takes, and frees it. The caller calls it just before the work.
 pub fn touch(data: u64) {
     let system = sysinfo();
     let free = system.freeram as u64 * u64::from(system.mem_unit);
@@ -26,11 +26,11 @@ pub fn touch(data: u64) {
         return;
     };
     for advice in [Advice::LinuxHugepage, Advice::LinuxPopulateWrite] {
-        // Where there is no such advice, or too little memory, less is touched.
-        // SAFETY: the mapping is this function's, and the advices make pages of it.
+        // Without this advice, or with too little memory, less is touched.
+        // SAFETY: the mapping belongs to this function, and the advices only populate it.
         let _ = unsafe { madvise(start, bytes, advice) };
     }
-    // SAFETY: nobody else knows the mapping.
+    // SAFETY: no other code knows the mapping.
     let _ = unsafe { munmap(start, bytes) };
 }
 

@@ -1,9 +1,9 @@
 //! MariaDB with MyISAM tables, under `bedplate scan run`.
 //!
-//! Both sides are the same server with the same options. The data-access time is what the server itself measures: the time inside its
-//! reads of MyISAM's data files, that is the performance schema's event `wait/io/file/myisam/dfile`. It is the same measure on both
-//! sides, because the library serves these very calls. The instrument is on in all runs, because a file that is opened without it is not
-//! measured.
+//! Both sides are the same server with the same options. The server itself measures the data-access time. It is the time inside
+//! the server's reads of MyISAM's data files, the performance schema's event `wait/io/file/myisam/dfile`. It is the same measure
+//! on both sides, because the library serves these very calls. The instrument is on in all runs, because a file that is opened
+//! without it is not measured.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,9 +24,9 @@ pub const CANDIDATE: Candidate = Candidate { name: "mariadb", database: "MariaDB
 const QUERY_SECONDS: u32 = 600;
 /// Memory for pages of indexes: the server's default.
 const KEY_BUFFER_BYTES: u64 = 128 << 20;
-/// In a control group, indexes have one part in so many of the memory, and the daemon another one.
+/// In a control group, indexes and the daemon each have the memory divided by this.
 const BUFFERS_OF_MEMORY: u64 = 4;
-/// What the daemon needs for one large table, with several readers.
+/// Memory that the daemon needs for one large table with several readers.
 const DAEMON_BYTES_MIN: u64 = 96 << 20;
 
 /// The event of the performance schema.
@@ -41,7 +41,7 @@ struct MariaDb {
     preload: Preload,
     /// The memory of the control group, if the server is in one.
     memory: Option<u64>,
-    /// How the server runs with warm files, if it does.
+    /// The side as which the server runs with warm files, if it does.
     warm: Option<Side>,
 }
 
@@ -76,7 +76,7 @@ fn load(options: &Options, scale: f64, progress: &mut Progress<'_>) -> Result<Bo
         server.rows(&format!("analyze table {table}; flush tables")).map_err(failed)?;
     }
     server.stop().map_err(failed)?;
-    // Files are served when they have not been changed for so long.
+    // A file is served only if it has not been changed for this time.
     std::thread::sleep(bedplate_scan::SETTLING_TIME);
     let statistics = server.path().join("statistics");
     let preload = Preload { program, statistics: Some(statistics), ..Preload::default() };
@@ -171,7 +171,8 @@ impl Engine for MariaDb {
         self.start(side, cold::forget)
     }
 
-    /// The library is preloaded or not, so each side has a server of its own, with what its caches learn from the first query.
+    /// Each side has a server of its own, because the library is preloaded or not. The first query fills the server's
+    /// caches.
     fn warm(&mut self, side: Side) -> Result<()> {
         if self.warm != Some(side) {
             self.start(side, cold::warm)?;

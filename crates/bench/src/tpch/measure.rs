@@ -1,4 +1,4 @@
-//! How engines measure: the cost of some work, and the answers of clients that run at the same time.
+//! Measurements of engines: the cost of some work, and the answers of clients that run at the same time.
 
 use std::path::Path;
 use std::time::Instant;
@@ -15,15 +15,15 @@ pub struct Measured {
     pub device_bytes: Option<f64>,
 }
 
-/// Does some work and measures it. `folder`: where the data is; its device is the one whose reads are counted. `is_limited`: this is done
-/// in a control group that is smaller than the data. `cpu_ns`: the processor time so far of all processes that take part.
+/// Does some work and measures it. `folder`: the folder of the data; the reads of its device are counted. `is_limited`: the work
+/// runs in a control group that is smaller than the data. `cpu_ns`: the processor time so far of all processes that take part.
 pub fn measure<T>(
     folder: &Path,
     is_limited: bool,
     cpu_ns: impl Fn() -> Result<u64>,
     work: impl FnOnce() -> Result<T>,
 ) -> Result<(Measured, T)> {
-    // A small control group has no room for it, and takes its memory from what the machine has at hand.
+    // A small control group has no room for this, and gets memory that the machine already has from its host.
     if !is_limited {
         fresh::touch(cold::bytes(folder)?);
     }
@@ -40,12 +40,12 @@ pub fn measure<T>(
 }
 
 impl Measured {
-    /// The run whose work this was.
+    /// The run that did this work.
     pub fn run(self, rows: Rows) -> Run {
         Run { wall_ns: self.wall_ns, cpu_ns: self.cpu_ns, device_bytes: self.device_bytes, rows }
     }
 
-    /// The clients whose work this was.
+    /// The clients that did this work.
     pub fn together(self, answers: Vec<Answer>) -> Together {
         Together { wall_ns: self.wall_ns, cpu_ns: self.cpu_ns, device_bytes: self.device_bytes, answers }
     }

@@ -1,7 +1,8 @@
 //! `scan-tpch`: TPC-H in several databases, as they are and with Bedplate's scans (zicIO paper 5.3, 5.5 and 5.6).
 //!
-//! [`engine`] has the trait that a database implements, and [`driver`] has everything else: rounds, comparisons and ratios. [`ENGINES`] has
-//! the databases. `queries`, `rows`, `oracle`, `answers`, `cold` and `measure` are what databases share; `scan-postgres` uses them, too.
+//! [`engine`] has the trait that a database implements, and [`driver`] has everything else: rounds, comparisons and ratios.
+//! [`ENGINES`] has the databases. Databases share `queries`, `rows`, `oracle`, `answers`, `cold` and `measure`; `scan-postgres`
+//! uses them, too.
 
 pub mod answers;
 pub mod cold;
@@ -56,7 +57,7 @@ impl<'a> Progress<'a> {
         Self { sink, done: 0, total }
     }
 
-    /// Says which step begins.
+    /// Reports the step that begins.
     pub fn step(&mut self, label: &str) {
         (self.sink)(Step { done: self.done, total: self.total, label });
         self.done += 1;

@@ -1,7 +1,7 @@
 //! DuckDB's answers to TPC-H. It has them for some scale factors (`tpch_answers()`).
 //!
-//! DuckDB's generator draws other random text than TPC-H's. So with data of the latter, addresses and comments are not compared, and
-//! neither are the two queries that select by comments.
+//! DuckDB's generator draws other random text than TPC-H's. So with data of TPC-H's generator, addresses and comments are not
+//! compared, and neither are the two queries that select by comments.
 
 use std::process::Stdio;
 
@@ -23,7 +23,7 @@ for number, answer in connection.execute(query, [float(sys.argv[1])]).fetchall()
 /// A value that is not compared.
 const ANY: &str = "*";
 
-/// What generated the data that is queried.
+/// The generator of the queried data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Generator {
     /// TPC-H's, or one with the same rows.
@@ -40,7 +40,7 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// Asks DuckDB, or says why there are no answers.
+    /// Asks DuckDB, or returns the reason why there are no answers.
     pub fn ask(generator: Generator, scale: f64) -> Result<Self, String> {
         let mut command = python::with_generator()?;
         let output = command.args(["-c", SCRIPT, &scale.to_string()]).stdin(Stdio::null()).output();
@@ -68,7 +68,7 @@ impl Oracle {
         self.answers.get(index).filter(|_| is_same_question)
     }
 
-    /// What is compared with DuckDB's answers.
+    /// A description of the values that are compared with DuckDB's answers.
     pub fn about(&self) -> &'static str {
         match self.generator {
             Generator::Tpch => {
@@ -117,7 +117,7 @@ pub fn difference(ours: &[Vec<String>], theirs: &[Vec<String>]) -> Option<String
     }
     let mut left: Vec<&Vec<String>> = theirs.iter().collect();
     for row in ours {
-        // Mostly it is the first one that is left.
+        // The same row is mostly the first one that is left.
         let Some(at) = left.iter().position(|other| is_same_row(row, other)) else {
             let other = left.first().map_or(String::new(), |other| other.join("|"));
             return Some(format!("{} instead of {other}", row.join("|")));
@@ -131,11 +131,12 @@ fn is_same_row(a: &[String], b: &[String]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_same_value(a.trim(), b.trim()))
 }
 
-/// Whether two values are the same. `NULL` is an empty text in DuckDB's answers. Compared are numbers up to what TPC-H allows for sums and averages, others up to spaces around them.
+/// Whether two values are the same. `NULL` is an empty text in DuckDB's answers. Numbers may differ by as much as TPC-H
+/// allows for sums and averages, other values by spaces around them.
 fn is_same_value(a: &str, b: &str) -> bool {
     let [a, b] = [a, b].map(|value| if value == "NULL" { "" } else { value });
     match (a.parse::<f64>(), b.parse::<f64>()) {
-        // A cent, or one part in ten thousand of what is less than a hundred.
+        // At most a cent, or one part in ten thousand of a number below a hundred.
         (Ok(a), Ok(b)) => (a - b).abs() <= f64::max(0.0001 * a.abs().min(100.0), 1e-9),
         _ => a == b || b == ANY,
     }

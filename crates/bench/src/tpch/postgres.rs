@@ -18,7 +18,7 @@ pub const CANDIDATE: Candidate =
 
 /// Workers of a parallel query, at most: PostgreSQL's default.
 const WORKERS: u32 = 2;
-/// Shared buffers have one part in so many of a control group's memory.
+/// Shared buffers have a control group's memory divided by this.
 const BUFFERS_OF_MEMORY: u64 = 4;
 
 struct Postgres {

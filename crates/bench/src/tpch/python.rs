@@ -11,14 +11,14 @@ use crate::Error;
 const GENERATOR: &str = "duckdb";
 const ENGINE: &str = "duckdb-2";
 
-/// A command that runs Python, with the DuckDB that has the generator of TPC-H; or why there is none.
+/// A command that runs Python, with the DuckDB that has the generator of TPC-H; or the reason why there is none.
 pub fn with_generator() -> Result<Command, String> {
     static FOUND: OnceLock<Result<&'static str, String>> = OnceLock::new();
     let program = FOUND.get_or_init(|| find(GENERATOR)).clone()?;
     Ok(command(program, GENERATOR))
 }
 
-/// A command that runs Python, with the DuckDB that is measured; or why there is none.
+/// A command that runs Python, with the DuckDB that is measured; or the reason why there is none.
 pub fn with_engine() -> Result<Command, String> {
     static FOUND: OnceLock<Result<&'static str, String>> = OnceLock::new();
     match FOUND.get_or_init(|| find(ENGINE)) {
@@ -38,7 +38,8 @@ fn command(program: &str, packages: &str) -> Command {
     command
 }
 
-/// The Python that can use packages. The system's own is asked, too, because packages for it do not work in one of another version.
+/// The Python that can use packages. The system's own is tried, too, because packages for it do not work in a Python of
+/// another version.
 fn find(packages: &str) -> Result<&'static str, String> {
     let mut reason = String::new();
     for program in ["python3", "/usr/bin/python3"] {

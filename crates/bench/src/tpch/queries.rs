@@ -61,7 +61,7 @@ pub const INDEXES: [&str; 12] = [
     "create index on customer (c_nationkey)",
 ];
 
-/// The index of query 6, which reads one table from its begin to its end.
+/// The index of query 6, which reads one table from beginning to end.
 pub const Q6: usize = 5;
 
 /// The queries, the first one first.
@@ -206,7 +206,7 @@ pub const QUERIES: [&str; 22] = [
      group by cntrycode order by cntrycode",
 ];
 
-/// A query of a database with a scale factor: one of them depends on it.
+/// A query for a database with a scale factor, on which one of the queries depends.
 pub fn query(index: usize, scale: f64) -> String {
     QUERIES[index].replace("FRACTION", &format!("{:.10}", 0.0001 / scale))
 }

@@ -1,4 +1,4 @@
-//! How far the kernel reads ahead on a device, which is much of the time of a cold scan through the page cache.
+//! The kernel's read-ahead on a device, which determines much of the time of a cold scan through the page cache.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -8,7 +8,7 @@ use rustix::fs::{major, minor};
 
 use crate::{Error, Result};
 
-/// The device of a folder reads ahead so much, until this is dropped.
+/// A changed read-ahead of the device of a folder, until this is dropped.
 #[derive(Debug)]
 pub struct ReadAhead {
     setting: PathBuf,
@@ -22,7 +22,7 @@ fn setting(folder: &Path) -> Option<PathBuf> {
     path.exists().then_some(path)
 }
 
-/// How far the kernel reads ahead on the device of a folder, in KiB, if it says so.
+/// The kernel's read-ahead on the device of a folder, in KiB, if it reports it.
 pub fn of(folder: &Path) -> Option<u64> {
     fs::read_to_string(setting(folder)?).ok()?.trim().parse().ok()
 }

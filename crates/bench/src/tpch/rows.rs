@@ -1,4 +1,4 @@
-//! TPC-H's generator, as text: what engines load that read no Parquet files.
+//! TPC-H's generator, as text, for engines that read no Parquet files.
 
 use std::fmt::Display;
 

@@ -14,7 +14,7 @@ use crate::local::trace::{Workload, draw, key};
 use crate::sample::{Samples, interleave, samples};
 use crate::{Error, Fields, Report, Result};
 
-/// Throws everything away but the newest timestamp.
+/// Discards everything except the newest timestamp.
 struct Newest(u64);
 
 impl TxnSink for Newest {
@@ -30,13 +30,13 @@ impl TxnSink for Newest {
 /// The state that the thread that consumes the log shares with others.
 #[derive(Default)]
 pub struct Consumer {
-    /// The newest commit timestamp it has taken.
+    /// The newest commit timestamp that it has taken.
     taken: AtomicU64,
-    /// Its CPU time, in nanoseconds, up to that.
+    /// Its CPU time up to then, in nanoseconds.
     cpu_ns: AtomicU64,
 }
 
-/// Runs `f` while a thread takes everything out of the log rings and throws it away.
+/// Runs `f` while a thread takes all records out of the log rings and discards them.
 pub fn with_consumer<T>(database: &Database, f: impl FnOnce(&Consumer) -> Result<T>) -> Result<T> {
     let mut reader = database.log_reader().ok_or_else(|| Error::Missing {
         what: "the database has no log".to_owned(),
@@ -78,7 +78,7 @@ fn caught_up(database: &Database, consumer: &Consumer) -> Result<()> {
     Ok(())
 }
 
-/// Writes all keys; waits whenever the ring could be half full.
+/// Writes all keys. Waits for the consumer after each `CHUNK` keys, so that the ring does not fill.
 pub fn fill_logged(database: &Database, workload: &Workload, consumer: &Consumer) -> Result<()> {
     let mut session = database.session()?;
     let value = vec![b'v'; workload.value_len];

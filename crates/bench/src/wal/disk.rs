@@ -15,7 +15,7 @@ use crate::local::run::{CHUNK, memory_need};
 use crate::local::trace::{TraceOp, Workload, draw, key};
 use crate::{Error, Fields, Options, Report, Result};
 
-/// A store with a log in a new directory; the directory goes with the guard.
+/// A store with a log in a new directory. Dropping the guard removes the directory.
 fn store(durability: Durability, memory: u64, options: &Options) -> Result<(Store, tempfile::TempDir)> {
     let directory = tempfile::Builder::new()
         .prefix("bedplate-bench-")
@@ -33,8 +33,8 @@ fn store(durability: Durability, memory: u64, options: &Options) -> Result<(Stor
 /// Fastest pace: well below what one call per operation can do, so that the writer keeps it.
 const PACED_MAX: u64 = 50_000;
 
-/// Writers at a quarter of the disk's write rate, asynchronous log: the number of operations refused. Latency counts from
-/// when an operation was due.
+/// Runs a writer at a quarter of the disk's write rate, with an asynchronous log. Returns the number of operations
+/// refused. Latency counts from when an operation was due.
 pub fn paced(workload: &Workload, window: Duration, options: &Options, report: &mut Report) -> Result<u64> {
     let disk = disk_bytes_per_s(&options.directory)?;
     let record = 64 + workload.value_len as u64;
@@ -79,7 +79,7 @@ pub fn paced(workload: &Workload, window: Duration, options: &Options, report: &
     Ok(refused)
 }
 
-/// Threads that write and wait; and the disk's own fsync rate.
+/// Measures threads that wait for their commits, and the disk's own fsync rate.
 pub fn sync(window: Duration, options: &Options, report: &mut Report) -> Result<()> {
     let mut best = f64::NAN;
     for threads in [1usize, 8, 32] {
@@ -144,8 +144,8 @@ fn commit_and_wait(store: &Store, thread: u64, window: Duration) -> Result<Laten
     Ok(latencies)
 }
 
-/// Overwrites and syncs 4 KiB again and again, in a file that has its blocks already: the least that a
-/// synchronous commit costs on this disk, and what group commit is compared with.
+/// Repeatedly overwrites and syncs 4 KiB, in a file that has its blocks already. This is the least
+/// cost of a synchronous commit on this disk, and the baseline of group commit.
 fn bare_fsyncs_per_s(directory: &Path, window: Duration) -> Result<f64> {
     const BLOCKS: u64 = 256;
     let mut file = tempfile::tempfile_in(directory).map_err(Error::io("create a file"))?;

@@ -1,14 +1,14 @@
-//! `kv-wal`: what logging costs (paper 6.3, Figure 9) and what durability costs. Four kinds of rows:
+//! `kv-wal`: the costs of logging (paper 6.3, Figure 9) and of durability. Four kinds of rows:
 //!
-//! - `cost`: the same operations on a database without a log and on one with a log whose consumer throws
-//!   the records away (as in the paper, so that the disk is not in the result). The operations come in
-//!   bursts that the rings can hold, and the next burst waits until the consumer has caught up; so this
-//!   is the cost of log records without that of a full ring: the writer's CPU time and the consumer's.
-//!   `async_cost_*` is the share of operations per CPU second that is lost at 90 % SET.
-//! - `sustained`: the same without waiting. Where the consumer is slower than the writers the rings fill
-//!   and operations are refused: `refused_per_s`. CPU is not the measure here, but time.
+//! - `cost`: the same operations on a database without a log and on one with a log. The log's consumer
+//!   discards the records, as in the paper, so that the disk is not in the result. The operations come
+//!   in bursts that the rings can hold, and the next burst waits until the consumer has caught up. So
+//!   this is the cost of log records without that of a full ring: the writer's CPU time and the
+//!   consumer's. `async_cost_*` is the share of operations per CPU second that is lost at 90 % SET.
+//! - `sustained`: the same without waiting. If the consumer is slower than the writers, the rings fill
+//!   and operations are refused: `refused_per_s`. The measure here is time, not CPU time.
 //! - `paced`: a real log on disk, asynchronous, writers below the disk's rate: nothing may be refused.
-//! - `sync`: threads that wait until each of their commits is on disk; commits per fsync show the group
+//! - `sync`: threads that wait until each of their commits is on disk. Commits per fsync show the group
 //!   commit, beside the fsync rate of the bare disk in the same directory and minute.
 
 mod cost;
@@ -36,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 fn run(options: &Options, progress: Sink<'_>) -> Result<Report> {
     let keys: u64 = options.pick(100_000, 500_000);
-    // Short turns: what else the machine does then hits both sides.
+    // Turns are short, so that other work of the machine hits both sides.
     let rounds = options.pick(25, 45);
     let window = Duration::from_millis(options.pick(40, 200));
     let long = window * 5;

@@ -10,7 +10,7 @@ use bedplate_bufpool::PageSize;
 pub fn arbitrary_page(input: &[u8]) {
     let (arguments, payload) = input.split_at(input.len().min(24));
     let choice = arguments.first().copied().unwrap_or_default();
-    // Most inputs are as short as a page of 4 KiB. Reading all keys of a large page that is no node takes long.
+    // Most inputs are as short as a page of 4 KiB. Reading all keys of a large page that is not a node takes long.
     let size = if choice < 240 { 0 } else { 1 + usize::from(choice / 4 % 4) };
     let mut page = PageBuf::new(PageSize::ALL[size]);
     let len = payload.len().min(page.0.len());

@@ -32,8 +32,8 @@
 //! of a leaf has the length of the value, the rest of the key after the head, and the value. A slot of an inner node
 //! has the child in a second word. Its record has only the rest of the separator after the head.
 //!
-//! An offset has 16 bits. The payload of the largest page has 65512 bytes, so its end is an offset, too. The limits of keys
-//! and records follow from the page size ([`max_key`], [`max_record`]); the assertions below hold for every size.
+//! An offset has 16 bits. The payload of the largest page has 65512 bytes, so its end is also an offset. The limits of keys and
+//! records follow from the page size ([`max_key`], [`max_record`]). The assertions below hold for every size.
 //!
 //! Each key `k` of a node satisfies `low ≤ k < high`. The child of slot `i` has the keys from separator `i` on.
 
@@ -92,7 +92,7 @@ pub const fn max_record(size: PageSize) -> usize {
 pub const MAX_KEY: usize = max_key(PageSize::MIN);
 /// The maximum length of key and value together in a leaf of 4 KiB. See [`max_record`].
 pub const MAX_RECORD: usize = max_record(PageSize::MIN);
-/// No key of any tree is longer, in bytes.
+/// Maximum length of a key of any tree, in bytes.
 pub const LONGEST_KEY: usize = max_key(PageSize::MAX);
 
 const FENCES: usize = 8;
@@ -110,7 +110,7 @@ pub const fn capacity(size: PageSize) -> usize {
 /// The tag of an overflow value. Its record has a [reference](view::Value::Overflow) instead of the value.
 const OVERFLOW: u16 = u16::MAX;
 
-/// Keys and records of these lengths keep every node of this size divisible, until a new record fits.
+/// Whether keys and records of these lengths always leave a node of this size divisible, until a new record fits.
 const fn is_sound(size: PageSize) -> bool {
     let (capacity, key, record) = (capacity(size), max_key(size), LEAF_SLOT + 2 + max_record(size));
     // Any two fences leave room for two records. So a leaf without room for another record has at least two and can be
@@ -232,7 +232,7 @@ impl Key {
         self.len = 0;
     }
 
-    /// Appends bytes, as many as [`LONGEST_KEY`] allows.
+    /// Appends bytes, up to the limit of [`LONGEST_KEY`].
     pub fn push(&mut self, bytes: &[u8]) {
         if let Some(room) = self.room(bytes.len()) {
             room.write_copy_of_slice(bytes);
@@ -243,11 +243,11 @@ impl Key {
         }
     }
 
-    /// Appends the first `len` of four bytes, as many as [`LONGEST_KEY`] allows.
+    /// Appends the first `len` of four bytes, up to the limit of [`LONGEST_KEY`].
     #[inline(always)]
     pub fn push_some(&mut self, bytes: [u8; 4], len: usize) {
         match self.room(bytes.len()) {
-            // A copy of constant length is faster. The key does not include what is behind `len`.
+            // A copy of constant length is faster. The key does not include the bytes after `len`.
             Some(room) => {
                 room.write_copy_of_slice(&bytes);
                 self.len += len;
@@ -256,7 +256,8 @@ impl Key {
         }
     }
 
-    /// Cuts the key off after `len` bytes. Returns false and changes nothing if the key has fewer bytes, or if it is a long one.
+    /// Cuts the key off after `len` bytes. Returns false and changes nothing if the key has fewer bytes, or if it has more than
+    /// [`MAX_KEY`] bytes.
     #[inline(always)]
     pub fn truncate(&mut self, len: usize) -> bool {
         let is_possible = len <= self.len && self.len <= MAX_KEY;

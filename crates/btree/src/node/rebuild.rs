@@ -11,7 +11,7 @@ use super::edit::{Full, NewValue, Node, record_len};
 use super::view::{Leaf, Page, Value};
 use super::{INNER_SLOT, Key, LEAF_SLOT, PageBuf, separator};
 
-/// Where a node is split. Slots from `at` on move to the right node. In an inner node, separator `at` moves up instead.
+/// The position of a split. Slots from `at` on move to the right node. In an inner node, separator `at` moves up instead.
 pub struct Split {
     /// The first slot that does not stay in the left node.
     pub at: usize,
@@ -19,7 +19,7 @@ pub struct Split {
     pub separator: Key,
 }
 
-/// Decides where to split a leaf that has no room for `key`.
+/// Chooses the position where a leaf is split that has no room for `key`.
 ///
 /// Keys that arrive in order should leave full leaves behind. For ascending keys this holds anywhere in the tree: a
 /// table whose rows are grouped by owner grows at many places. For descending keys it holds at the start of the tree.
@@ -77,8 +77,8 @@ pub fn split_leaf(page: Page<'_>, key: &[u8]) -> Split {
     best
 }
 
-/// Decides where to split an inner node: in the middle by bytes. At least one separator remains on each side of the one
-/// that moves up.
+/// Chooses the position where an inner node is split: in the middle by bytes. At least one separator remains on each side of the
+/// one that moves up.
 pub fn split_inner(page: Page<'_>) -> Split {
     let inner = page.inner();
     let count = inner.count();

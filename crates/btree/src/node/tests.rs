@@ -31,7 +31,7 @@ fn key() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Lengthens what is long in a page of 4 KiB, so that it is as long in a page of this size.
+/// Lengthens parts that are long in a page of 4 KiB, so that they are as long in a page of this size.
 fn stretch(size: PageSize, bytes: Vec<u8>) -> Vec<u8> {
     if bytes.len() < 100 { bytes } else { bytes.repeat(size.bytes() / PageSize::MIN.bytes()) }
 }
@@ -86,7 +86,7 @@ fn verify(page: &PageBuf, model: &Model) {
     check(page, 0).unwrap();
     let expected: Vec<_> = model.clone().into_iter().collect();
     assert_eq!(records(page), expected);
-    // A copy that had another content before has the same records, and its keys are read one after the other.
+    // A copy into a buffer with other content has the same records, and its keys are read one after the other.
     let mut copy = PageBuf::new(page.size());
     copy.0.as_mut_bytes().fill(0xa5);
     page.copy_leaf_to(&mut copy);

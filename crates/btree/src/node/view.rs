@@ -158,7 +158,7 @@ impl<'a> Page<'a> {
         self.payload.to_boxed()
     }
 
-    /// Copies a leaf, without the free space between its slots and its heap. The copy has anything there.
+    /// Copies a leaf, without the free space between its slots and its heap. The copy has arbitrary bytes there.
     pub fn copy_leaf_to(self, copy: &mut PageBuf) {
         let slots_end = SLOTS / WORD + self.leaf().count() * (LEAF_SLOT / WORD);
         self.payload.copy_ends_to(slots_end, self.heap() / WORD, &mut copy.0);
@@ -205,8 +205,8 @@ impl<'a, const SLOT: usize> Slots<'a, SLOT> {
         self.page.bytes(slot.record() + Self::TAIL, slot.tail_len())
     }
 
-    /// Copies the complete key `i` into `key`. A key that is too long for the page is cut off. Only a page that is no sound node has
-    /// such a key.
+    /// Copies the complete key `i` into `key`. A key that is too long for the page is cut off. Only a damaged page has such a
+    /// key.
     pub fn key(self, i: usize, key: &mut Key) {
         key.clear();
         self.page.prefix(self.prefix.min(self.page.max_key())).push_to(key);
@@ -321,7 +321,7 @@ impl<'a> Bytes<'a> {
         unsafe { to.set_len(to.len() + copied) };
     }
 
-    /// Appends the bytes to a key, as many as [`LONGEST_KEY`] allows.
+    /// Appends the bytes to a key, up to the limit of [`LONGEST_KEY`].
     pub fn push_to(self, key: &mut Key) {
         if let Some(room) = key.room(self.len) {
             self.payload.read_uninit(self.at, room);

@@ -1,11 +1,12 @@
 //! Hot backup: a copy of the store that opens as a store, made while transactions commit.
 //!
-//! The copy is made of pages and log, as a crash would leave them, and opening it recovers it. A copy of a snapshot would need
-//! all values that commits replace meanwhile, in memory, and would fail on a busy store with `SnapshotTooOld`. Pages and log need
-//! no memory but a buffer, commits wait for a page only while it is copied, and all trees are copied at the speed of the disk.
+//! The copy consists of pages and log, as a crash would leave them, and opening it recovers it. A copy of a snapshot would keep
+//! all values in memory that commits replace meanwhile, and would fail on a busy store with `SnapshotTooOld`. Copying pages and
+//! log needs no memory except a buffer. Commits wait for a page only while it is copied, and all trees are copied at the speed of
+//! the disk.
 //!
 //! 1. A checkpoint is made, so that little of the log is needed. Recovery starts from its LSN `S`, and the log from there on is
-//!    held: checkpoints go on, and do not remove segments that end after `S`.
+//!    held: later checkpoints do not remove segments that end after `S`.
 //! 2. Every page is read through the pool, and written to the copy with its log sequence number.
 //! 3. The log is made durable up to its end `E`, and copied from the segment that has `S` up to `E`. Each record's checksum is
 //!    verified.
@@ -13,9 +14,9 @@
 //!    pages that were copied before it do not have.
 //! 5. The copy is synced, and then published (`site`).
 //!
-//! *Why recovery of the copy is right.* The proof in `recovery` asks of each page in storage that it is as the sync after `S`
-//! wrote it, or later, and that no page is ahead of the log. Step 2 reads the page after that sync, from memory if it is newer
-//! there. `E` is taken after all pages were read, and a page's number is at most the end of the log at that time. A page that is
+//! *Why recovery of the copy is right.* The proof in `recovery` requires that each page in storage is as the sync after `S` wrote
+//! it, or later, and that no page is ahead of the log. Step 2 reads the page after that sync, from memory if it is newer there.
+//! `E` is taken after all pages were read, and a page's number is at most the end of the log at that time. A page that is
 //! allocated behind the last one that was copied is not in use as of `S`, so the log has an image of it. The root slot of the
 //! catalog does not change.
 //!
@@ -43,7 +44,7 @@ const TOGETHER: u64 = 64;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Backup {
-    /// Pages, in use or free.
+    /// Number of pages, in use or free.
     pub pages: u64,
     /// Bytes of the copy: pages and log.
     pub bytes: u64,
@@ -52,7 +53,7 @@ pub struct Backup {
 }
 
 impl Store {
-    /// Makes a copy of the store in a directory that does not exist or is empty, while transactions go on. The copy opens as a
+    /// Makes a copy of the store in a directory that does not exist or is empty, while transactions run. The copy opens as a
     /// store, with all commits that were visible when the copying of pages ended.
     ///
     /// The directory appears when the copy is complete and durable. After an error there is none. Until the backup ends, the
@@ -85,7 +86,7 @@ impl Store {
         copy.sync()?;
         drop(copy);
         let log_bytes = self.copy_log(&*site.log(), checkpoint)?;
-        // A commit that was interrupted meanwhile is in the log, and may or may not be durable there.
+        // The log has a commit that was interrupted meanwhile, which may or may not be durable there.
         self.check()?;
         site.publish()?;
         Ok(Backup { pages, bytes: pages * self.pool.page_size().bytes() as u64 + log_bytes, log_bytes })
@@ -104,7 +105,7 @@ impl Store {
             let together: Vec<_> = (next..(next + TOGETHER).min(end)).map(PageId).collect();
             self.pool.fetch(&together);
             for page in together {
-                // It is not held while the copy makes room.
+                // The page is not held while the copy makes room.
                 let lsn = {
                     let found = self.pool.pin_shared(page)?;
                     payload.copy_from_slice(&found[..]);

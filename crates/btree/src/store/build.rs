@@ -1,7 +1,7 @@
 //! A new store from sorted records. Its pages become visible only after all of them are durable, so they need no log. Every
 //! page is full, and is written once.
 //!
-//! The pages are those of a pool that was closed, with log sequence numbers of 0. So they go with any log that has nothing to
+//! The pages are those of a pool that was closed, with log sequence numbers of 0. So they match any log that has nothing to
 //! repeat, and every later record is about a newer state of its page.
 
 use std::path::Path;
@@ -41,7 +41,7 @@ impl Build {
         Ok(Self { pool, trees: Vec::new() })
     }
 
-    /// The pool that has the pages.
+    /// The pool that contains the pages.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }

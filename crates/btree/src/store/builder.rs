@@ -1,4 +1,4 @@
-//! How a store is opened.
+//! Opening a store.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
@@ -21,7 +21,7 @@ use super::statistics::Counters;
 use super::versions::Versions;
 use super::{clock::Clock, trees::CATALOG_SLOT};
 
-/// When a commit returns.
+/// The moment when a commit returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
     /// When the commit is durable. Commits at the same time share a write and an fsync of the log.
@@ -77,13 +77,13 @@ impl Store {
 }
 
 impl Builder {
-    /// How many bytes of pages are in memory at most. Default: 64 MiB.
+    /// Maximum number of bytes of pages in memory. Default: 64 MiB.
     pub fn memory(mut self, bytes: usize) -> Self {
         self.memory = bytes;
         self
     }
 
-    /// How many bytes of pages the store may ever have. Default: 16 GiB.
+    /// Maximum number of bytes of pages that the store can ever have. Default: 16 GiB.
     pub fn capacity(mut self, bytes: u64) -> Self {
         self.capacity = bytes;
         self
@@ -98,31 +98,31 @@ impl Builder {
         self
     }
 
-    /// Which engine the buffer pool has. Default: the best that works here. The files are the same for every engine.
+    /// The engine of the buffer pool. Default: the best that works here. The files are the same for every engine.
     pub fn engine(mut self, engine: Choice) -> Self {
         self.engine = engine;
         self
     }
 
-    /// When a commit returns. Default: when it is durable.
+    /// The moment when a commit returns. Default: when it is durable.
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
         self
     }
 
-    /// How many bytes of superseded values are kept for snapshots. Default: [`DEFAULT_VERSION_BYTES`].
+    /// Maximum number of bytes of superseded values that are kept for snapshots. Default: [`DEFAULT_VERSION_BYTES`].
     pub fn version_bytes(mut self, bytes: usize) -> Self {
         self.version_bytes = bytes;
         self
     }
 
-    /// After how many bytes of log a checkpoint begins. Default: [`DEFAULT_CHECKPOINT_BYTES`].
+    /// Number of bytes of log after which a checkpoint begins. Default: [`DEFAULT_CHECKPOINT_BYTES`].
     pub fn checkpoint_bytes(mut self, bytes: u64) -> Self {
         self.checkpoint_bytes = bytes;
         self
     }
 
-    /// Whether a store is created where there is none. Default: yes. Otherwise that is [`Error::NoStore`].
+    /// Whether a store is created if there is none. Default: yes. Otherwise the result is [`Error::NoStore`].
     pub fn create_if_missing(mut self, creates: bool) -> Self {
         self.creates = creates;
         self
@@ -136,7 +136,7 @@ impl Builder {
         self.memory
     }
 
-    /// Pages and log are here instead of in the directory.
+    /// Stores pages and log here instead of in the directory.
     #[cfg(test)]
     pub(crate) fn devices(mut self, storage: Box<dyn Storage>, disk: Arc<dyn Disk>) -> Self {
         (self.storage, self.disk) = (Some(storage), Some(disk));
@@ -169,7 +169,7 @@ impl Builder {
             pool = pool.storage(storage);
         }
         if !found.is_new() {
-            // Before the files of the log are changed: another copy of them may have the rest.
+            // This comes before the files of the log are changed, because another copy of them may have the rest.
             check_log_end(&mut pool, found.end())?;
         }
         let (log, replay) = found.open()?;
@@ -181,7 +181,7 @@ impl Builder {
             error => error.into(),
         })?);
         log.set_page_size(pool.page_size());
-        // The file of the pool has a name that is to survive.
+        // The name of the pool's file must survive a crash.
         sync_names(&self.directory).map_err(Error::directory(&self.directory, "make its names durable"))?;
         check_pair(&pool, &replay)?;
         let number = STORES.fetch_add(1, Ordering::Relaxed);
@@ -239,14 +239,14 @@ pub(crate) fn check_pair(pool: &Pool, replay: &Replay) -> Result<()> {
     }
 }
 
-/// Takes a directory that has a store for the caller alone.
+/// Locks a directory that has a store, for the caller alone.
 pub(crate) fn lock_existing(directory: &Path) -> Result<File> {
     check_there_is_a_store(directory)?;
     lock(directory)
 }
 
-/// Takes a directory that has a store for the caller and others that only read it. This needs no permission to write. None if
-/// the store has no lock file, and there cannot be one.
+/// Locks a directory that has a store, for the caller and others that only read it. This needs no permission to write. Returns
+/// none if the store has no lock file, and there cannot be one.
 pub(crate) fn lock_for_reading(directory: &Path) -> Result<Option<File>> {
     check_there_is_a_store(directory)?;
     let path = directory.join("lock");
@@ -254,7 +254,7 @@ pub(crate) fn lock_for_reading(directory: &Path) -> Result<Option<File>> {
     let file = match File::open(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             match OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path) {
-                // A program that opens the store writes this file, too.
+                // A program that opens the store writes this file too.
                 Err(error)
                     if matches!(
                         error.kind(),
@@ -287,7 +287,7 @@ fn check_there_is_a_store(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Takes a directory for this store alone.
+/// Locks a directory for this store alone.
 pub(crate) fn lock(directory: &Path) -> Result<File> {
     create_directory(directory).map_err(Error::directory(directory, "create the directory"))?;
     let mut options = OpenOptions::new();

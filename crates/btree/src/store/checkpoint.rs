@@ -1,10 +1,10 @@
 //! Checkpoints, which bound the log and the time that recovery takes.
 //!
-//! The LSN from which redo starts is noted under the commit mutex, so no commit is half in the trees; commits go on while the
-//! pool writes its pages. The checkpoint's record is appended after `pool.sync()` has succeeded, and segments are removed
-//! after the record is durable.
+//! The LSN from which redo starts is read under the commit mutex, so no commit is partly in the trees. Commits continue while the
+//! pool writes its pages. The checkpoint's record is appended after `pool.sync()` has succeeded, and segments are removed after
+//! the record is durable.
 //!
-//! A poisoned store makes no checkpoint: a commit is half in the trees, and only its record completes it.
+//! A poisoned store makes no checkpoint, because a commit is partly in the trees, and only its record completes it.
 
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Instant;
@@ -20,7 +20,7 @@ impl Store {
         self.run_checkpoint(self.last_checkpoint())
     }
 
-    /// The last checkpoint. None is made until the guard is dropped.
+    /// The last checkpoint. No checkpoint is made until the guard is dropped.
     pub(crate) fn last_checkpoint(&self) -> MutexGuard<'_, Checkpoint> {
         self.last_checkpoint.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -32,7 +32,7 @@ impl Store {
             return;
         }
         if self.run_checkpoint(last).is_err() {
-            // The commit that noticed is durable and must not fail.
+            // The commit that found the checkpoint due is durable, and must not fail.
             Counters::add(&self.counters.failed_checkpoints);
         }
     }

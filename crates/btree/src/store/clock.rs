@@ -1,12 +1,11 @@
-//! Timestamps, and which snapshots are active.
+//! Timestamps, and the active snapshots.
 //!
-//! The transactions that committed are numbered in their order. A load that adds several trees takes several numbers, because
-//! each tree has one as its id. A snapshot at timestamp `s` sees the commits up to `s`. A
-//! commit becomes *visible* when all of it is in the trees, and *durable* when its record is. Both happen in the order
-//! of timestamps, so `durable <= visible`.
+//! Committed transactions are numbered in their order. A load that adds several trees takes several numbers, because each tree
+//! has one as its id. A snapshot at timestamp `s` sees the commits up to `s`. A commit becomes *visible* when all of it is in the
+//! trees, and *durable* when its record is. Both happen in the order of timestamps, so `durable <= visible`.
 //!
 //! The *horizon* is the least timestamp that an active or a future snapshot can have. It never falls, because a new snapshot
-//! begins at `durable` or at `visible`. Values that were superseded at or before the horizon are not needed by anybody.
+//! begins at `durable` or at `visible`. No snapshot needs the values that were superseded at or before the horizon.
 //!
 //! Lock: `state`, a leaf.
 
@@ -30,7 +29,7 @@ struct State {
     visible: u64,
     durable: u64,
     active: Active,
-    /// No snapshot begins now.
+    /// Whether no snapshot may begin now.
     closed: bool,
 }
 
@@ -40,8 +39,9 @@ impl State {
     }
 }
 
-/// The timestamps of the active snapshots in rising order, and how many have each. New snapshots have the last timestamps, and most
-/// snapshots are short, so the list is short and changes at its end. It keeps its memory, so that a snapshot allocates nothing.
+/// The timestamps of the active snapshots in ascending order, with the number of snapshots at each. New snapshots have the last
+/// timestamps, and most snapshots are short, so the list is short and changes at its end. It keeps its memory, so that a snapshot
+/// allocates nothing.
 #[derive(Default)]
 struct Active(Vec<(u64, usize)>);
 
@@ -79,7 +79,7 @@ impl Clock {
         Self { state: Mutex::new(state), reopened: Condvar::new() }
     }
 
-    /// Begins a snapshot; returns its timestamp.
+    /// Begins a snapshot. Returns its timestamp.
     pub fn begin(&self, sees: Sees) -> u64 {
         let mut state = self
             .reopened
@@ -93,7 +93,7 @@ impl Clock {
         timestamp
     }
 
-    /// Ends a snapshot; returns the horizon.
+    /// Ends a snapshot. Returns the horizon.
     pub fn end(&self, timestamp: u64) -> u64 {
         let mut state = self.lock();
         state.active.remove(timestamp);
@@ -105,19 +105,19 @@ impl Clock {
         self.lock().visible
     }
 
-    /// All of a commit is in the trees.
+    /// Records that all of a commit is in the trees.
     pub fn set_visible(&self, timestamp: u64) {
         self.lock().visible = timestamp;
     }
 
-    /// A visible commit, and hence all before it, are durable; returns the horizon.
+    /// Records that a visible commit, and so all before it, are durable. Returns the horizon.
     pub fn set_durable(&self, timestamp: u64) -> u64 {
         let mut state = self.lock();
         state.durable = state.durable.max(timestamp);
         state.horizon()
     }
 
-    /// Lets no snapshot begin until the guard is dropped. None if snapshots are active.
+    /// Lets no snapshot begin until the guard is dropped. Returns none if snapshots are active.
     pub fn close(&self) -> Option<Closed<'_>> {
         let mut state = self.lock();
         if !state.active.is_empty() || state.closed {
@@ -132,7 +132,7 @@ impl Clock {
     }
 }
 
-/// No snapshot is active, and none begins.
+/// While this exists, no snapshot is active, and none begins.
 pub(crate) struct Closed<'c>(&'c Clock);
 
 impl Drop for Closed<'_> {

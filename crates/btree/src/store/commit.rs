@@ -1,13 +1,12 @@
 //! Committing: validation, the commit record, and applying the writes.
 //!
-//! Commits run one at a time under the commit mutex. Until the commit record is appended, nothing was changed, and every
-//! error is an ordinary one. Before a commit takes the mutex, the leaves of its writes are brought into memory. Then, in
-//! this order:
+//! Commits run one at a time under the commit mutex. Until the commit record is appended, nothing has changed, and an error does
+//! no harm. Before a commit takes the mutex, the leaves of its writes are read into memory. Then, in this order:
 //!
 //! 1. The read set is validated against the versions, which have the keys of each commit after the snapshot.
 //! 2. The old value of each key is read. Removals of keys that are absent are left out.
 //! 3. The pool makes room for the worst case of new pages, and the log reserves space for the worst case of records. So neither
-//!    applying nor writing the log fails for want of space.
+//!    applying nor writing the log fails for lack of space.
 //! 4. The old values go to the versions, then the record to the log, then the new values to the trees. From the record
 //!    on, an error poisons the store: only recovery can complete the commit.
 //! 5. The commit becomes visible, and the mutex is released.
@@ -37,7 +36,8 @@ use crate::overflow::part;
 use crate::read::Room;
 use crate::write::{Existing, is_long};
 
-/// The time from the commit record until all writes are in the trees. Unless it ends, even by a panic, the store is poisoned.
+/// The time from the commit record until all writes are in the trees. If it does not end normally, for example because of a
+/// panic, the store is poisoned.
 pub(crate) struct Applying<'s>(&'s AtomicBool);
 
 impl<'s> Applying<'s> {
@@ -45,7 +45,7 @@ impl<'s> Applying<'s> {
         Self(poisoned)
     }
 
-    /// All writes are in the trees.
+    /// Must be called when all writes are in the trees.
     pub fn end(self) {
         std::mem::forget(self);
     }
@@ -71,7 +71,7 @@ impl Change<'_> {
     }
 }
 
-/// Pages that are set aside for a commit or a load until this is dropped.
+/// Pages that are reserved for a commit or a load until this is dropped.
 #[must_use = "the pages are set aside only while this lives"]
 pub(crate) struct PageReservation<'s> {
     promised: &'s Mutex<u64>,
@@ -90,7 +90,7 @@ pub(crate) struct Needed {
     pub log_bytes: u64,
 }
 
-/// Pages whose images one change of structure has at most.
+/// Maximum number of pages whose images one change of structure has.
 const IMAGES_PER_CHANGE: u64 = 3;
 
 /// Bytes of the log that an image of a page of this size takes, with its share of the record's head.
@@ -99,14 +99,15 @@ pub(crate) const fn image_bytes(size: PageSize) -> u64 {
 }
 
 impl Store {
-    /// Reserves the space of the log that creating or dropping a tree takes at most: for images of the new root, and of pages of
-    /// the catalog.
+    /// Reserves the log space for the worst case of creating or dropping a tree: images of the new root, and of pages of the
+    /// catalog.
     pub(crate) fn reserve_log_for_catalog(&self) -> Result<Reservation<'_>> {
         let bytes = IMAGES_PER_CHANGE * RESERVED_PER_TREE * image_bytes(self.pool.page_size());
         self.log.reserve(bytes).map_err(Error::no_space)
     }
 
-    /// The commit mutex of a store that can be used. A panic while it was held has poisoned the store if it did harm.
+    /// Takes the commit mutex of a store that can be used. If a panic of a holder left a commit partly applied, it has poisoned
+    /// the store.
     pub(crate) fn lock_commit(&self) -> Result<MutexGuard<'_, ()>> {
         let guard = match self.commit.try_lock() {
             Ok(guard) => guard,
@@ -120,8 +121,8 @@ impl Store {
         Ok(guard)
     }
 
-    /// Sets pages aside, besides those that others have set aside and may not have allocated yet. Loads allocate pages without
-    /// the commit mutex, so a commit whose record is in the log would fail if a load took its pages.
+    /// Reserves pages, in addition to those that others have reserved and may not have allocated yet. Loads allocate pages
+    /// without the commit mutex, so a commit whose record is in the log would fail if a load took its pages.
     pub(crate) fn reserve_pages(&self, pages: u64) -> Result<PageReservation<'_>> {
         let mut promised = self.promised_pages.lock().unwrap_or_else(PoisonError::into_inner);
         self.pool.reserve(*promised + pages)?;
@@ -129,8 +130,8 @@ impl Store {
         Ok(PageReservation { promised: &self.promised_pages, pages })
     }
 
-    /// Brings the leaves into memory that a transaction is going to change, so that its commit does not wait for storage while
-    /// others wait for the mutex.
+    /// Reads the leaves into memory that a transaction is going to change, so that its commit does not wait for storage while
+    /// other threads wait for the mutex.
     pub(crate) fn warm(&self, writes: &WriteSet) -> Result<()> {
         for (tree, writes) in writes.trees() {
             let keys: Vec<&[u8]> = writes.keys().map(|key| &**key).take(MAX_WARM_WRITES).collect();
@@ -139,7 +140,7 @@ impl Store {
         Ok(())
     }
 
-    /// Commits a transaction that began at a snapshot. `begin` is when its commit was called.
+    /// Commits a transaction that began at a snapshot. `begin` is the time when its commit was called.
     pub(crate) fn commit(
         &self,
         begin: Instant,
@@ -200,7 +201,7 @@ impl Store {
         Ok(())
     }
 
-    /// Returns when a snapshot is durable. A crash then undoes no commit that the transaction has read.
+    /// Waits until a snapshot is durable. Then a crash undoes no commit that the transaction has read.
     fn wait_for(&self, snapshot: u64) -> Result<()> {
         if self.durability == Durability::Sync {
             self.log.make_durable(self.log.end()).map_err(Error::Log)?;

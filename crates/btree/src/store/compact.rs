@@ -1,12 +1,11 @@
-//! Compaction: the store in as few pages as it needs, and a file that is no longer than that.
+//! Compaction: rewrites the store into as few pages as it needs, in a file that is no longer than that.
 //!
-//! A compaction has the store to itself. All trees are built anew (`build`) in the file `pages.new` beside `pages`; then one
-//! rename puts it in the place of the old one. The log stays.
+//! A compaction has exclusive use of the store. It rebuilds all trees (`build`) in the file `pages.new` beside `pages`. Then one
+//! rename replaces the old file. The log stays.
 //!
-//! *Why the log goes with either file.* Before the rename, the store makes a checkpoint and closes its pool, and no commit
-//! follows. So the log has nothing to repeat after the checkpoint's LSN, and no record of it is about the new pages. They have
-//! log sequence numbers of 0, and so every record that comes later is newer. The ids of trees stay, because a later
-//! recovery finds trees by them.
+//! *Why the log matches either file.* Before the rename, the store makes a checkpoint and closes its pool, and no commit follows.
+//! So the log has nothing to repeat after the checkpoint's LSN, and no record of it is about the new pages. They have log
+//! sequence numbers of 0, so every later record is newer. The ids of trees stay, because a later recovery finds trees by them.
 //!
 //! *A crash or an error* before the rename leaves the old store, and after it the new one. The rename is durable before the
 //! compaction ends. The next opening removes a file `pages.new` that a crash has left.
@@ -27,7 +26,7 @@ use super::progress::Progress;
 use super::site::Site;
 use crate::scan::{Direction, Range};
 
-/// How many records are copied between two calls of the progress.
+/// Number of records that are copied between two calls of the progress.
 const PROGRESS_RECORDS: u64 = 1000;
 
 /// The extent of a compaction, planned or done.
@@ -36,17 +35,17 @@ const PROGRESS_RECORDS: u64 = 1000;
 pub struct Compaction {
     /// Bytes of the pages before.
     pub bytes_before: u64,
-    /// Bytes of the pages afterwards; beforehand, the most that they can be. So much space is needed besides the old pages until
-    /// the compaction ends.
+    /// Bytes of the pages afterwards. In a plan, this is the maximum. Until the compaction ends, this space is needed in addition
+    /// to the old pages.
     pub bytes_after: u64,
     /// Records of all trees.
     pub records: u64,
 }
 
-/// The pages of a store that are made anew.
+/// The new pages of a store during its compaction.
 struct NewPages {
     directory: PathBuf,
-    /// There is a file that is to be removed. Until the store is open, it would be another process's.
+    /// Whether there is a file to remove. Before the store is open, such a file belongs to another process.
     is_partial: bool,
 }
 
@@ -78,7 +77,7 @@ impl Site for NewPages {
 impl Drop for NewPages {
     fn drop(&mut self) {
         if self.is_partial {
-            // The next opening removes it otherwise.
+            // If this fails, the next opening removes the file.
             let _ = std::fs::remove_file(self.directory.join(NEW_PAGES));
         }
     }
@@ -88,8 +87,8 @@ impl Builder {
     /// Opens the store, which must exist, writes it into as few pages as possible, and closes it. `planned` gets the space that
     /// this needs before the first page is written. The compaction continues if `planned` returns `true`.
     ///
-    /// A crash at any point leaves the old store or the new one, and an error the old one. The result is none if `planned` said
-    /// no.
+    /// A crash at any point leaves the old store or the new one, and an error the old one. The result is none if `planned`
+    /// returned `false`.
     pub fn compact(
         self,
         planned: &mut dyn FnMut(&Compaction) -> bool,
@@ -117,8 +116,8 @@ impl Builder {
         let all = store.pool.pages();
         let page_bytes = store.pool.page_size().bytes() as u64;
         let (first, bytes_before) = (all.start, all.end * page_bytes);
-        // A leaf can be fuller than a loaded one, because its neighbours give it a longer prefix. That makes little more pages,
-        // as a rule; else they are made once more.
+        // A leaf can be fuller than a loaded one, because its neighbours give it a longer prefix. This adds few pages, as a rule.
+        // Otherwise the pages are built once more.
         for spare in [pages / 16 + 64, pages + 1024] {
             let bytes_after = (first + pages + spare) * page_bytes;
             let plan = Compaction { bytes_before, bytes_after, records };
@@ -175,7 +174,7 @@ impl Store {
         }
         let bytes_after = build.pool().pages().end * page_bytes;
         build.finish()?;
-        // Nothing is committed after this.
+        // No transaction commits after this.
         self.checkpoint()?;
         self.pool.close()?;
         new.publish()?;

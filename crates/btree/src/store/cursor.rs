@@ -1,9 +1,9 @@
-//! Reading ranges at a snapshot, either way.
+//! Reads of ranges at a snapshot, in both directions.
 //!
-//! Two layers. [`Merge`] goes through the tree's range and the overlay's range together, in one direction, by the read rule of
-//! `versions`: for each record of the tree, the overlay is asked for the keys up to it after the record was read. A
-//! [`Cursor`] merges the writes of its own transaction into that, turns around, and seeks. It adds the ranges that were read
-//! to the read set of the transaction.
+//! There are two layers. [`Merge`] walks through the tree's range and the overlay's range together, in one direction, by the read
+//! rule of `versions`: it reads a record of the tree, and then asks the overlay for the keys up to it. A [`Cursor`] merges the
+//! writes of its own transaction into that, changes direction, and seeks. It adds the ranges that were read to the read set of
+//! the transaction.
 
 use std::cell::RefCell;
 use std::cmp::Ordering;
@@ -28,7 +28,7 @@ pub(crate) struct Source<'t> {
     pub reads: Option<&'t RefCell<ReadSet>>,
 }
 
-/// From where to where, in a direction, as a range of keys.
+/// The part of a range from a position on, in a direction, as a range of keys.
 fn range<'b>(
     direction: Direction,
     from: &'b KeyBound,
@@ -45,9 +45,9 @@ struct Merge<'t> {
     source: Source<'t>,
     direction: Direction,
     scan: Range<'t>,
-    /// The record that the scan returned last and that is not used yet; none at the end of the scan.
+    /// The record that the scan returned last and that has not been returned yet; none at the end of the scan.
     pending: Option<Option<Pair>>,
-    /// Where the part begins that was not returned yet.
+    /// The beginning of the part that has not been returned yet.
     from: KeyBound,
     to: KeyBound,
 }
@@ -69,7 +69,7 @@ impl<'t> Merge<'t> {
         Self { source, direction, scan, pending: None, from, to }
     }
 
-    /// Copies the next record into `found`. Says whether there is one.
+    /// Copies the next record into `found`. Returns whether there is one.
     fn next_into(&mut self, found: &mut Pair) -> Result<bool> {
         if self.pending.is_none() {
             let (versions, snapshot) = (&self.source.snapshot.store.versions, self.source.snapshot.timestamp);
@@ -92,7 +92,7 @@ impl<'t> Merge<'t> {
         Ok(is_there)
     }
 
-    /// The next record when the overlay may have something to say.
+    /// Returns the next record when the overlay may have entries.
     fn next_merged(&mut self) -> Result<Option<Pair>> {
         loop {
             let pending = match self.pending.take() {
@@ -111,7 +111,7 @@ impl<'t> Merge<'t> {
                 }
                 return Ok(pending);
             };
-            // The overlay's value takes the place of the tree's.
+            // The overlay's value replaces that of the tree.
             let is_same = pending.as_ref().is_some_and(|(of_tree, _)| **of_tree == *key);
             self.pending = if is_same { None } else { Some(pending) };
             exclude(&mut self.from, &key);
@@ -122,13 +122,13 @@ impl<'t> Merge<'t> {
     }
 }
 
-/// Overwrites a buffer, whose memory is used again.
+/// Overwrites a buffer and reuses its memory.
 fn assign(buffer: &mut Vec<u8>, bytes: &[u8]) {
     buffer.clear();
     buffer.extend_from_slice(bytes);
 }
 
-/// Has a range begin after a key.
+/// Makes a range begin after a key.
 fn exclude(bound: &mut KeyBound, key: &[u8]) {
     match bound {
         Bound::Excluded(buffer) => assign(buffer, key),
@@ -136,22 +136,22 @@ fn exclude(bound: &mut KeyBound, key: &[u8]) {
     }
 }
 
-/// A merge, and the writes of the own transaction.
+/// A merge, with the writes of its own transaction.
 struct Walk<'t> {
     merge: Merge<'t>,
-    /// The record that the merge returned last and that is not used yet; none at the end of the merge.
+    /// The record that the merge returned last and that has not been returned yet; none at the end of the merge.
     peeked: Option<Option<Pair>>,
     /// The range of the read set that this walk extends.
     remembered: Option<usize>,
 }
 
 impl<'t> Walk<'t> {
-    /// Whether the transaction has no sets, so that the merge is all there is.
+    /// Whether the transaction has no sets, so that all records come from the merge.
     fn is_alone(&self) -> bool {
         self.merge.source.writes.is_none() && self.merge.source.reads.is_none()
     }
 
-    /// Copies the next record after `from`, where the walk is, into `found`. Says whether there is one.
+    /// Copies the next record after `from`, the position of the walk, into `found`. Returns whether there is one.
     fn next_into(&mut self, from: KeyBound, found: &mut Pair) -> Result<bool> {
         match self.merge.source.writes {
             Some(writes) if !writes.is_empty() => self.next_written(writes, from, found),
@@ -159,7 +159,7 @@ impl<'t> Walk<'t> {
         }
     }
 
-    /// Notes that the transaction has read from `from` to the record that was found, or else to the end.
+    /// Adds to the read set the range from `from` to the record that was found, or else to the end.
     fn remember(&mut self, from: KeyBound, found: Option<&Vec<u8>>) -> Result<()> {
         let Some(reads) = self.merge.source.reads else { return Ok(()) };
         let until = found.map_or_else(|| self.merge.to.clone(), |key| Bound::Included(key.clone()));
@@ -193,7 +193,8 @@ impl<'t> Walk<'t> {
                 let mut writes = writes.range::<[u8], _>(range);
                 if direction == Direction::Up { writes.next() } else { writes.next_back() }
             };
-            // The first of the two in the direction; the own write takes the place of the same key's record.
+            // The first of the two in the direction comes next. If both have the same key, the transaction's write replaces the
+            // record.
             let order = match (&written, &peeked) {
                 (None, _) => Ordering::Greater,
                 (Some(_), None) => Ordering::Less,
@@ -223,7 +224,7 @@ impl<'t> Walk<'t> {
     }
 }
 
-/// Where a cursor is.
+/// The position of a cursor.
 enum Position {
     /// Before all records.
     First,
@@ -235,17 +236,17 @@ enum Position {
     Last,
 }
 
-/// A position among the records of a range, at a snapshot. It begins before the first record.
+/// A position among the records of a range, at a snapshot. It starts before the first record.
 pub struct Cursor<'t> {
     source: Source<'t>,
     low: KeyBound,
     high: KeyBound,
     position: Position,
-    /// Goes on in one direction from the position.
+    /// Continues in one direction from the position.
     walk: Option<Walk<'t>>,
     /// The record that was returned last.
     record: Pair,
-    /// A buffer for the next record, so that an error leaves the cursor at the one before.
+    /// A buffer for the next record, so that after an error the cursor stays at the previous record.
     next: Pair,
     expected: Option<usize>,
 }
@@ -256,24 +257,25 @@ impl<'t> Cursor<'t> {
         Self { source, low, high, position: Position::First, walk: None, record, next, expected: None }
     }
 
-    /// Says about how many records will be asked for from the next move on, as a query with a limit knows. About as many leaves
-    /// are then read together. It changes nothing of what is returned, and more may be asked for.
+    /// Sets the approximate number of records that will be requested from the next move on, as a query with a limit knows. About
+    /// as many leaves are then read together. This does not change the results, and the caller may request more.
     pub fn expecting(mut self, records: usize) -> Self {
         self.expected = Some(records);
         self
     }
 
-    /// Moves to the next record and returns it; none at the end, from where [`Cursor::try_prev`] returns the last one.
+    /// Moves to the next record and returns it. Returns none at the end; from there, [`Cursor::try_prev`] returns the last
+    /// record.
     pub fn try_next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
         self.step(Direction::Up)
     }
 
-    /// Moves to the record before and returns it; none at the beginning.
+    /// Moves to the previous record and returns it, or none at the beginning.
     pub fn try_prev(&mut self) -> Result<Option<(&[u8], &[u8])>> {
         self.step(Direction::Down)
     }
 
-    /// Moves to between the last key below `key` and the first key that is not.
+    /// Moves between the last key below `key` and the first key that is not.
     pub fn seek(&mut self, key: &[u8]) {
         self.go(Position::Before(key.to_vec()));
     }
@@ -293,7 +295,7 @@ impl<'t> Cursor<'t> {
         self.position = position;
     }
 
-    /// Where a step in a direction begins; none if there is nothing.
+    /// The bound where a step in a direction begins; none if there are no records in that direction.
     fn from(&self, direction: Direction) -> Option<KeyBound> {
         Some(match (&self.position, direction) {
             (Position::First, Direction::Up) => self.low.clone(),
@@ -364,7 +366,7 @@ impl<'t> Records<'t> {
 }
 
 impl Records<'_> {
-    /// As [`Cursor::expecting`].
+    /// The same as [`Cursor::expecting`].
     pub fn expecting(mut self, records: usize) -> Self {
         self.cursor.expected = Some(records);
         self

@@ -1,10 +1,10 @@
 //! The files of a log: numbered segments in a directory.
 //!
-//! A segment appears in the directory whole and durable with the bytes that it is created with, or not at all; it is then
-//! only appended to. Tests put a disk in memory here, which loses power.
+//! A segment appears in the directory complete and durable, with its initial bytes, or not at all. Afterwards it is only appended
+//! to. Tests use a disk in memory instead, which loses power.
 //!
-//! Space for bytes that are still to be appended is reserved behind the end of the file, so the size of the file does not
-//! change, and a reader sees the appended bytes only. A crash keeps the reservation.
+//! Space for future appends is reserved behind the end of the file. So the size of the file does not change, and a reader sees
+//! the appended bytes only. A crash keeps the reservation.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Seek as _, SeekFrom, Write as _};
@@ -13,17 +13,17 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::{Errno, retry_on_intr};
 
-/// Where segments are.
+/// The place of the segments.
 pub(crate) trait Disk: Send + Sync {
-    /// The numbers of all segments, in rising order.
+    /// The numbers of all segments, in ascending order.
     fn list(&self) -> io::Result<Vec<u64>>;
     /// The content of a segment.
     fn read(&self, number: u64) -> io::Result<Vec<u8>>;
-    /// Creates a segment, or replaces it, atomically and durably. It has space for `reserve` bytes in all; without that
-    /// space there is no segment.
+    /// Creates a segment, or replaces it, atomically and durably. It has space for `reserve` bytes in total. If there is not
+    /// enough space, it creates no segment.
     fn create(&self, number: u64, content: &[u8], reserve: u64) -> io::Result<Box<dyn Segment>>;
-    /// Opens a segment to append to it. `content` is what [`Disk::read`] returned, or the beginning of that: bytes behind it
-    /// are removed, and it is durable afterwards. This takes no space that the segment does not have.
+    /// Opens a segment to append to it. `content` is the result of [`Disk::read`], or the beginning of it: the bytes behind it
+    /// are removed, and it is durable afterwards. This needs no space that the segment does not have.
     fn reopen(&self, number: u64, content: &[u8]) -> io::Result<Box<dyn Segment>>;
     /// Removes a segment durably.
     fn remove(&self, number: u64) -> io::Result<()>;
@@ -31,14 +31,14 @@ pub(crate) trait Disk: Send + Sync {
 
 /// The segment that is appended to.
 pub(crate) trait Segment: Send {
-    /// Has space for `bytes` in all, so that appending up to there does not fail for want of it, where the file system can
+    /// Reserves space for `bytes` in total, so that appends up to there do not fail for lack of space, if the file system can
     /// promise that. An error may leave a part of the space reserved.
     fn reserve(&mut self, bytes: u64) -> io::Result<()>;
-    /// Gives back the space that was reserved and not used.
+    /// Releases the space that was reserved and not used.
     fn trim(&mut self) -> io::Result<()>;
     /// Appends bytes.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
-    /// Returns when the bytes that were appended are durable.
+    /// Returns when the appended bytes are durable.
     fn sync(&mut self) -> io::Result<()>;
 }
 
@@ -89,7 +89,7 @@ impl Disk for Directory {
         for entry in self.0.read_dir()? {
             let name = entry?.file_name();
             let number: Option<u64> = name.to_str().and_then(|name| name.strip_prefix("log.")?.parse().ok());
-            // Other files, as `log.1`, are not the store's.
+            // Other files, such as `log.1`, do not belong to the store.
             numbers.extend(number.filter(|number| name.to_str() == Some(&*name_of(*number))));
         }
         numbers.sort_unstable();
@@ -114,14 +114,14 @@ impl Disk for Directory {
             let _ = std::fs::remove_file(&new);
         })?;
         std::fs::rename(&new, self.path(number))?;
-        // The segment is there now, so that the log cannot go on in the one before it, as it does on a full disk.
+        // The segment exists now, so the log must not continue in the previous one, as it does on a full disk.
         sync_names(&self.0).map_err(|error| if is_full(&error) { io::Error::other(error) } else { error })?;
         Ok(Box::new(file))
     }
 
     /// Writes the same bytes again in their places. After a failed fsync, the page cache may have bytes that are not on the
-    /// disk and that the kernel takes for clean; these become dirty again. The bytes that are durable do not change, so a
-    /// crash in between does no harm, and the file takes no more space than before.
+    /// disk and that the kernel considers clean. The write makes these dirty again. The durable bytes do not change, so a crash
+    /// in between does no harm, and the file takes no more space than before.
     fn reopen(&self, number: u64, content: &[u8]) -> io::Result<Box<dyn Segment>> {
         let mut file = OpenOptions::new().write(true).open(self.path(number))?;
         file.write_all(content)?;
@@ -145,9 +145,9 @@ impl Disk for Directory {
 
 impl Segment for File {
     fn reserve(&mut self, bytes: u64) -> io::Result<()> {
-        // A file system in memory gives up when a signal comes.
+        // A file system in memory returns early when a signal arrives.
         match retry_on_intr(|| fallocate(&*self, FallocateFlags::KEEP_SIZE, 0, bytes)) {
-            // This file system cannot promise space.
+            // This file system cannot reserve space.
             Err(Errno::OPNOTSUPP) => Ok(()),
             done => Ok(done?),
         }
@@ -177,7 +177,7 @@ mod tests {
         let disk = Directory(folder.path().to_owned());
         drop(disk.create(3, b"segment", 100).unwrap());
         disk.remove(3).unwrap();
-        // As after a removal whose fsync of the directory failed.
+        // The state is as after a removal whose fsync of the directory failed.
         disk.remove(3).unwrap();
         assert!(disk.list().unwrap().is_empty());
     }

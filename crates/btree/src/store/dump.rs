@@ -19,15 +19,15 @@ pub struct Dump {
     pub bytes: u64,
 }
 
-/// How many records are written between two calls of the progress.
+/// Number of records that are written between two calls of the progress.
 const PROGRESS_RECORDS: u64 = 1000;
 
 impl Store {
     /// Writes all trees and records, as of one moment, as a stream that [`Store::load`] and [`Store::create_from_dump`] read.
     ///
-    /// The dump reads a snapshot, so on a store that changes meanwhile, memory keeps the values that are replaced; beyond the
-    /// limit of versions it fails with [`Error::SnapshotTooOld`](super::Error::SnapshotTooOld). [`Store::backup`] does not.
-    /// The caller makes the output durable. After an error it has no end, and is refused when it is loaded.
+    /// The dump reads a snapshot. If the store changes meanwhile, memory keeps the values that are replaced. Beyond the limit of
+    /// versions, the dump fails with [`Error::SnapshotTooOld`](super::Error::SnapshotTooOld). [`Store::backup`] has no such
+    /// limit.
     pub fn dump(&self, output: impl Write, progress: &mut dyn FnMut(Progress)) -> Result<Dump> {
         let snapshot = self.read()?;
         let mut writer = Writer::new(output)?;

@@ -1,4 +1,4 @@
-//! The format of a dump: a stream that is written and read once, from the beginning to the end.
+//! The format of a dump: a stream that is written and read once, from start to end.
 //!
 //! | bytes | content |
 //! |---|---|
@@ -16,8 +16,8 @@
 //! | 2, records | one or more records: length of the key (2), length of the value (4), key, value. Keys rise within a tree |
 //! | 3, end | number of trees (8), number of records (8). Nothing follows |
 //!
-//! The number in the checksum makes a block that is missing, repeated or elsewhere a damaged one. The reader allocates no
-//! more than twice the bytes that it has read, whatever a length says.
+//! The number in the checksum lets the reader detect a block that is missing, repeated or moved. The reader allocates at most
+//! twice the bytes that it has read, whatever a length says.
 
 use std::io::{self, BufReader, BufWriter, Read, Write};
 
@@ -176,7 +176,7 @@ impl<R: Read> Reader<R> {
         self.totals
     }
 
-    /// The name of the next tree; none at the end of the dump. All records of the tree before were returned.
+    /// The name of the next tree, or none at the end of the dump. The caller has read all records of the previous tree.
     pub fn next_tree(&mut self) -> Result<Option<String>> {
         match self.kind {
             TREE => {}
@@ -196,7 +196,7 @@ impl<R: Read> Reader<R> {
         Ok(Some(name))
     }
 
-    /// The next record of the tree; none behind its last one.
+    /// The next record of the tree, or none after its last one.
     pub fn next_record(&mut self) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
         if self.kind != RECORDS {
             return Ok(None);
@@ -283,7 +283,7 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// Reads arbitrary bytes as a dump. For a dump that is accepted, writing what was read gives the same trees and records.
+/// Reads arbitrary bytes as a dump. If the dump is accepted, a dump written from the result has the same trees and records.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn read_and_write(input: &[u8]) -> Result<Vec<u8>> {
     let mut output = Vec::new();

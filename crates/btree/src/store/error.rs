@@ -11,7 +11,7 @@ use super::limits::{
 /// Results of a store.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why an operation of a store failed. Unless the error says otherwise, the operation changed nothing.
+/// The reason why an operation of a store failed. Unless the error says otherwise, the operation changed nothing.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -36,7 +36,7 @@ pub enum Error {
         /// Why it failed.
         source: io::Error,
     },
-    /// The log could not be written. Whether the transaction has committed is known after the store was opened again.
+    /// The log could not be written. Whether the transaction has committed is known only after the store is opened again.
     #[error(
         "the log could not be written: {0}; open the store again to know whether the transaction has committed"
     )]
@@ -51,21 +51,21 @@ pub enum Error {
     /// An earlier error left the store in a state that only recovery completes.
     #[error("an earlier error interrupted a commit: drop the store and open it again, which recovers it")]
     Poisoned,
-    /// There is no store, and none was to be created.
+    /// There is no store, and the caller did not allow to create one.
     #[error("there is no store in {}: create it first", .0.display())]
     NoStore(PathBuf),
-    /// A new store is made only where nothing is.
+    /// A new store can only be made in an empty or absent directory.
     #[error("{} is not an empty directory: choose one that does not exist", .0.display())]
     NotEmpty(PathBuf),
     /// A dump was changed or is incomplete.
     #[error("the dump is damaged or incomplete: at byte {byte} it {what}; nothing of it was loaded")]
     Dump {
-        /// How many bytes of it were read.
+        /// Number of its bytes that were read.
         byte: u64,
         /// The damage.
         what: &'static str,
     },
-    /// A backup, a load or a compaction that makes a store here did not come to its end.
+    /// A backup, a load or a compaction that was making a store here was interrupted.
     #[error("the store in {} is incomplete, because what made it was interrupted: remove it, and make it again", .0.display())]
     Incomplete(PathBuf),
     /// Another process, or another store of this process, has the directory open, and has not closed it within a second.
@@ -74,39 +74,40 @@ pub enum Error {
     /// The log was changed or is incomplete.
     #[error("segment {segment} of the log {what}: restore the store from a backup")]
     LogDamaged {
-        /// Which segment.
+        /// The segment.
         segment: u64,
         /// The damage.
         what: &'static str,
     },
-    /// The pages of the store are missing, or of another store.
+    /// The pages of the store are missing, or belong to another store.
     #[error("{0}: restore the store from a backup")]
     Missing(&'static str),
-    /// Another transaction changed a record or a range that this one had read. Begin again, as [`Store::update`](super::Store::update) does.
+    /// Another transaction changed a record or a range that this one had read. Start again, as
+    /// [`Store::update`](super::Store::update) does.
     #[error("another transaction changed what this one read: begin the transaction again")]
     Conflict,
     /// The values that the snapshot needs were dropped to keep within the limit of versions.
     #[error("the snapshot is too old, its values were dropped: begin again, or allow more bytes of versions")]
     SnapshotTooOld,
-    /// A transaction has limits.
+    /// The transaction exceeds a limit.
     #[error(
         "the transaction is too large: at most {MAX_TRANSACTION_WRITES} writes, {MAX_TRANSACTION_BYTES} bytes written \
          and replaced, {MAX_READ_BYTES} bytes of keys read"
     )]
     TransactionTooLarge,
-    /// There is no tree of this name, or it was dropped.
+    /// There is no tree with this name, or it was dropped.
     #[error("there is no tree {0:?}")]
     NoSuchTree(String),
-    /// The name is taken.
+    /// A tree with this name exists already.
     #[error("there is a tree {0:?} already")]
     TreeExists(String),
-    /// Names of trees have limits.
+    /// The name of a tree is too long or empty.
     #[error("the name of a tree has 1 to {MAX_TREE_NAME} bytes")]
     TreeName,
-    /// The number of trees has a limit.
+    /// The store has the maximum number of trees.
     #[error("the store has {MAX_TREES} trees, which is the most")]
     TooManyTrees,
-    /// A tree is dropped only while no transaction is active.
+    /// A transaction is active, so no tree can be dropped.
     #[error("transactions are active: end them before a tree is dropped")]
     Busy,
     /// A tree of another store was given to a transaction.
@@ -135,7 +136,7 @@ impl Error {
         move |source| Self::Io { what, source }
     }
 
-    /// The same for an action on the store's directory.
+    /// The same for an operation on the store's directory.
     pub(crate) fn directory(directory: &Path, what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Directory { directory: directory.to_owned(), what, source }
     }

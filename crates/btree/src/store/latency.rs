@@ -1,7 +1,7 @@
-//! How long operations of a store take.
+//! Durations of the operations of a store.
 //!
-//! Each kind of operation has a few histograms, and each thread uses one of them, so threads that commit at once seldom wait for each
-//! other here. The histograms have a fixed size: [`LATENCY_MAX`] is their longest duration, and longer ones count as that.
+//! Each kind of operation has a few histograms, and each thread uses one of them, so threads that commit at once seldom wait for
+//! each other. The histograms have a fixed size: [`LATENCY_MAX`] is their longest duration, and longer ones count as that.
 //!
 //! Locks: the mutexes of the histograms are leaves, and are held for the update of one counter.
 
@@ -49,9 +49,9 @@ pub struct Latencies {
     /// [`Durability::Sync`](super::Durability::Sync) they include the wait for the log. The last attempt of
     /// [`Store::update`](super::Store::update) locks out other commits before its body runs. Its duration begins after the body.
     pub commits: Latency,
-    /// Writes of the log, each with its fsync. One write is for all commits that wait for it.
+    /// Writes of the log, each with its fsync. One write serves all commits that wait for it.
     pub log_writes: Latency,
-    /// Checkpoints, the one at opening included.
+    /// Checkpoints, including the one at opening.
     pub checkpoints: Latency,
 }
 

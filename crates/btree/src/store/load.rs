@@ -1,14 +1,14 @@
 //! Loading a dump: into a new store, or into one that exists.
 //!
-//! *A new store* is built without a log (`build`), and published when it is whole (`site`).
+//! *A new store* is built without a log (`build`), and published when it is complete (`site`).
 //!
 //! *A store that exists.* Each tree of the dump is loaded into a tree that the catalog does not have: the *staged* trees. They
-//! are logged, and no transaction sees them. When the end of the dump was read, one commit gives all of
-//! them their names in the catalog. A crash before that commit leaves pages that recovery frees; an error frees them at
-//! once. So a damaged dump changes nothing, and a crash leaves all of the dump or nothing.
+//! are logged, and no transaction sees them. At the end of the dump, one commit gives all of them their names in the catalog. A
+//! crash before that commit leaves pages that recovery frees. An error frees them at once. So a damaged dump changes nothing, and
+//! a crash leaves all of the dump or nothing.
 //!
-//! *Merging* into trees that have records puts the records of a staged tree by ordinary transactions. That may take more than a
-//! transaction can have, so it is not atomic; but it begins only after the end of the dump was read, and can be repeated.
+//! *Merging* into existing trees puts the records of a staged tree by ordinary transactions. It may need several transactions, so
+//! it is not atomic. But it begins only at the end of the dump, and can be repeated.
 
 use std::io::Read;
 use std::ops::Bound;
@@ -33,7 +33,7 @@ use crate::scan::{Direction, Range};
 
 /// Bytes of pages in memory while a new store is made.
 const MEMORY: usize = 64 << 20;
-/// How many records are read between two calls of the progress.
+/// Number of records that are read between two calls of the progress.
 const PROGRESS_RECORDS: u64 = 1000;
 /// Records and bytes of one transaction of a merge.
 const MERGE_RECORDS: usize = 10_000;
@@ -43,12 +43,12 @@ const MERGE_BYTES: usize = 4 << 20;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LoadPolicy {
-    /// It fails with [`Error::TreeExists`], and nothing changes.
+    /// The load fails with [`Error::TreeExists`], and nothing changes.
     #[default]
     Refuse,
-    /// The tree of the dump takes its place, in the commit that adds the other trees.
+    /// The tree of the dump replaces it, in the commit that adds the other trees.
     Replace,
-    /// The records of the dump are put into it. This is not atomic: after an error or a crash, some of the records are there,
+    /// The records of the dump are put into it. This is not atomic. After an error or a crash, it may have some of the records,
     /// and loading again puts all of them.
     Merge,
 }
@@ -71,7 +71,7 @@ impl From<Totals> for Load {
     }
 }
 
-/// The records of a tree of a dump. It ends at an error, and keeps it.
+/// The records of a tree of a dump. The iterator ends at an error, and keeps the error.
 struct Records<'r, R: Read> {
     reader: &'r mut Reader<R>,
     error: Option<Error>,
@@ -97,8 +97,8 @@ impl<R: Read> Iterator for Records<'_, R> {
 }
 
 impl Store {
-    /// Makes a new store of a dump, in a directory that does not exist or is empty. The directory appears when the store is
-    /// complete and durable; after an error there is none.
+    /// Makes a new store from a dump, in a directory that does not exist or is empty. The directory appears when the store is
+    /// complete and durable. After an error, it does not exist.
     ///
     /// The store has pages of 4 KiB. For a dump with keys that are too long for these, make an empty store with larger pages
     /// ([`Builder::page_size`](super::Builder::page_size)), and [`Store::load`] the dump into it.
@@ -218,7 +218,7 @@ impl<'s> Staged<'s> {
     ) -> Result<()> {
         let store = self.store;
         store.check()?;
-        // The pages that complete the tree at its end need space, too.
+        // The pages that complete the tree at its end also need space.
         let _pages = store.reserve_pages(RESERVED_PER_TREE)?;
         let _space = store.reserve_log_for_catalog()?;
         let tree = NamedTree::stage(name, store)?;
@@ -228,7 +228,7 @@ impl<'s> Staged<'s> {
             // The loader holds no page now, so neither a checkpoint nor a write of the log waits for the loader.
             let size = store.pool.page_size();
             let pages = (len.div_ceil(part(size)) as u64) + RESERVED_PER_TREE;
-            // The record before has its pages.
+            // The previous record has its pages.
             drop(space.take());
             let set_aside = store.reserve_pages(pages)?;
             let log = store.log.reserve(pages * commit::image_bytes(size)).map_err(Error::no_space)?;
@@ -287,7 +287,7 @@ impl<'s> Staged<'s> {
         let _space = store.log.reserve(needed.log_bytes).map_err(Error::no_space)?;
         let lsn = store.log.commit(timestamp, writes());
         let applying = Applying::begin(&store.poisoned);
-        // From here on they are the catalog's, also if an error follows.
+        // From here on they belong to the catalog, even if an error follows.
         self.trees = merged;
         for (tree, value) in new.iter().zip(&values) {
             store.catalog.upsert(tree.name().as_bytes(), value).map_err(Error::Interrupted)?;
@@ -306,7 +306,7 @@ impl<'s> Staged<'s> {
 impl Drop for Staged<'_> {
     fn drop(&mut self) {
         for tree in &self.trees {
-            // Pages that cannot be freed now are not lost for ever: recovery frees them, and so does compaction.
+            // Pages that cannot be freed now are not lost forever: recovery or compaction frees them.
             let _ = self.store.handle(&tree.0).free_all();
         }
     }

@@ -1,12 +1,12 @@
 //! The write-ahead log: appending, and group commit.
 //!
 //! Records are appended to a buffer in memory. The first thread that needs a record to be durable writes the buffer to the
-//! current segment and syncs it, for all threads that have appended to it; the others wait. A segment ends with the batch that
+//! current segment and syncs it, for all threads that have appended to it. The others wait. A segment ends with the batch that
 //! makes it reach [`SEGMENT_BYTES`].
 //!
 //! **Space.** A commit calls [`Log::reserve`] for the worst case of its records before it appends the first of them. If the
-//! file system has no space for that, the commit fails and has changed nothing. The invariant, where the file system can
-//! promise space: `end + promised <= allocated`, and the current segment has space up to `allocated`.
+//! file system has no space for that, the commit fails and has changed nothing. The invariant, if the file system can promise
+//! space: `end + promised <= allocated`, and the current segment has space up to `allocated`.
 //!
 //! - Only a thread that holds `writer` changes `allocated`. A new segment has at least the space that the old one had left,
 //!   so all promises hold for it. If there is no space for a new segment, the log continues in the old one.
@@ -14,12 +14,12 @@
 //!   are reserved for them when a commit appends.
 //! - The space is behind the end of the file and survives a crash. So a store can be opened on a full disk.
 //!
-//! After a failed write or sync the log refuses everything until it is opened again: the kernel may have dropped bytes that
-//! it could not write, so nothing that comes after them can be durable.
+//! After a failed write or sync, the log refuses everything until it is opened again. The kernel may have dropped bytes that it
+//! could not write, so no later bytes can be durable.
 //!
-//! Locks: `state` is a leaf, because pages are held when it is taken, and no thread does I/O with it. `writer` is held by
-//! the thread that has set `State::writing`, while it writes, by a thread that removes segments, and by a thread that
-//! reserves space. A thread takes `state` while it holds `writer`, and not the other way round.
+//! Locks: `state` is a leaf, because threads hold pages when they take it, and no thread does I/O with it. `writer` is held by
+//! the thread that has set `State::writing` during its write, by a thread that removes segments, and by a thread that reserves
+//! space. A thread may take `state` while it holds `writer`, but not the other way round.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -43,11 +43,11 @@ pub(crate) struct Log {
     state: Mutex<State>,
     written: Condvar,
     writer: Mutex<Writer>,
-    /// A write failed. It is set under `state`, and every transaction reads it.
+    /// Whether a write has failed. It is set under `state`, and every transaction reads it.
     failed: AtomicBool,
     /// Durations of writes with their fsync.
     write_latency: Recorder,
-    /// Whether the log stands for one that cannot be read, so that every LSN counts as durable.
+    /// Whether the log replaces one that cannot be read, so that every LSN counts as durable.
     covers_every_lsn: bool,
     /// The process that opened the log.
     process: forks::Process,
@@ -55,29 +55,29 @@ pub(crate) struct Log {
 
 #[derive(Default)]
 struct State {
-    /// Appended and not yet written.
+    /// Bytes that are appended and not yet written.
     buffer: Vec<u8>,
-    /// Empty, with the capacity of the batch before.
+    /// An empty buffer with the capacity of the previous batch.
     spare: Vec<u8>,
-    /// Where the last record ends.
+    /// The end of the last record.
     end: u64,
-    /// Up to where the log is durable.
+    /// The LSN up to which the log is durable.
     durable: u64,
-    /// Up to where the current segment has space.
+    /// The LSN up to which the current segment has space.
     allocated: u64,
-    /// Bytes of the reservations that exist.
+    /// Bytes of all current reservations.
     promised: u64,
     /// Bytes reserved for checkpoints and recovery: [`LOG_SLACK_BYTES`], or more with larger pages.
     slack: u64,
     /// The LSN from which recovery would start.
     redo_from: u64,
-    /// LSNs from which on the log is held, and how often each is.
+    /// LSNs from which on the log is held, with the number of holds of each.
     holds: BTreeMap<u64, usize>,
     writing: bool,
 }
 
 struct Writer {
-    /// Numbers and beginnings of all segments; the last one is appended to.
+    /// Numbers and beginnings of all segments. The last one is appended to.
     segments: Vec<(u64, u64)>,
     current: Box<dyn Segment>,
     /// Bytes of the current segment.
@@ -85,7 +85,7 @@ struct Writer {
 }
 
 impl State {
-    /// Up to where the log needs space for all promises, checkpoints and recovery.
+    /// The LSN up to which the log needs space for all promises, checkpoints and recovery.
     fn needed(&self) -> u64 {
         let promised = self.end + self.promised;
         promised + self.slack + promised.saturating_sub(self.redo_from) / LOG_SLACK_SHARE
@@ -93,7 +93,7 @@ impl State {
 }
 
 impl Writer {
-    /// Has space in the current segment up to an LSN, or further; returns up to where.
+    /// Allocates space in the current segment up to an LSN, or further. Returns the LSN up to which it has space.
     fn allocate(&mut self, up_to: u64) -> io::Result<u64> {
         let start = self.segments.last().map_or(0, |(_, start)| *start);
         let exact = HEADER as u64 + (up_to - start);
@@ -110,7 +110,7 @@ fn in_steps<T>(exact: u64, mut reserve: impl FnMut(u64) -> io::Result<T>) -> io:
     }
 }
 
-/// Space of the log that is set aside for records until this is dropped.
+/// Space of the log that is reserved for records until this is dropped.
 #[must_use = "the space is set aside only while this lives"]
 pub(crate) struct Reservation<'l> {
     log: &'l Log,
@@ -184,12 +184,12 @@ impl Log {
         self.lock().slack = LOG_SLACK_BYTES * (size.bytes() / PageSize::MIN.bytes()) as u64;
     }
 
-    /// Sets aside space for this number of bytes of records. An error changes nothing.
+    /// Reserves space for this number of bytes of records. An error changes nothing.
     pub fn reserve(&self, bytes: u64) -> io::Result<Reservation<'_>> {
         let reservation = Reservation { log: self, bytes };
         {
             let mut state = self.lock();
-            // From here on, others see the promise.
+            // From here on, other threads see the promise.
             state.promised += bytes;
             if state.needed() <= state.allocated {
                 return Ok(reservation);
@@ -209,7 +209,7 @@ impl Log {
         *end
     }
 
-    /// Appends a transaction; returns the LSN of the record.
+    /// Appends a transaction. Returns the LSN of the record.
     pub fn commit<'w>(&self, timestamp: u64, writes: impl Iterator<Item = Write<'w>>) -> u64 {
         self.add(|buffer, start| record::encode_commit(buffer, start, timestamp, writes))
     }
@@ -219,7 +219,7 @@ impl Log {
         self.add(|buffer, start| record::encode_checkpoint(buffer, start, checkpoint))
     }
 
-    /// Where the last record ends.
+    /// The end of the last record.
     pub fn end(&self) -> u64 {
         self.lock().end
     }
@@ -230,13 +230,13 @@ impl Log {
         state.end - state.durable
     }
 
-    /// Whether another process opened the log, and this one was forked off later. It has the same segments open, with the same
+    /// Whether another process opened the log, and this one was forked later. It has the same segments open, with the same
     /// positions in them. It must not write, because both processes would append the same bytes.
     pub fn is_inherited(&self) -> bool {
         !self.process.is_current()
     }
 
-    /// Whether the log refuses everything.
+    /// Whether the log refuses all operations.
     pub fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
     }
@@ -246,7 +246,7 @@ impl Log {
         self.write_up_to(up_to, false)
     }
 
-    /// Returns when the log is durable up to an LSN. With `ahead`, the log has space afterwards for commits that are appended
+    /// Returns when the log is durable up to an LSN. With `ahead`, the log also allocates space for commits that are appended
     /// during this write, if the file system has it.
     fn write_up_to(&self, up_to: u64, ahead: bool) -> io::Result<()> {
         if self.is_inherited() {
@@ -287,8 +287,8 @@ impl Log {
         outcome
     }
 
-    /// Writes the log if at least this number of bytes is not durable. While another thread writes, the caller waits only if as
-    /// many bytes again have been appended meanwhile. So threads that append do not wait for each fsync.
+    /// Writes the log if at least this number of bytes is not durable. While another thread writes, the caller waits only if the
+    /// same number of bytes again has been appended meanwhile. So threads that append do not wait for each fsync.
     pub fn write_if_long(&self, bytes: u64) -> io::Result<()> {
         let end = {
             let state = self.lock();
@@ -307,8 +307,8 @@ impl Log {
             self.begin_segment(writer, from)?;
         }
         if ahead {
-            // A reservation that needs space waits for `writer`, and so for this fsync. With this, asynchronous commits have the space
-            // that they need meanwhile. If there is no space, the reservations that need it say so.
+            // A reservation that needs space waits for `writer`, and so for this fsync. With this call, asynchronous commits have
+            // the space that they need meanwhile. If there is no space, the reservations that need it fail.
             let _ = self.allocate(writer, 2 * batch.len() as u64);
         }
         let begin = Instant::now();
@@ -319,7 +319,7 @@ impl Log {
         Ok(())
     }
 
-    /// Has space for what the log needs now, and for `more` bytes.
+    /// Allocates the space that the log needs now, and `more` bytes.
     fn allocate(&self, writer: &mut Writer, more: u64) -> io::Result<()> {
         let (needed, allocated) = {
             let state = self.lock();
@@ -337,15 +337,14 @@ impl Log {
         &self.write_latency
     }
 
-    /// Keeps the records from an LSN on, which is not before the last checkpoint. The caller keeps checkpoints from being made
-    /// meanwhile.
+    /// Keeps the records from an LSN on, which is not before the last checkpoint. The caller prevents checkpoints meanwhile.
     pub fn hold(&self, lsn: u64) -> Hold<'_> {
         *self.lock().holds.entry(lsn).or_default() += 1;
         Hold { log: self, lsn }
     }
 
-    /// Shows the content of each segment that has records between two LSNs, up to the second one, which is the end of a record
-    /// and durable. The caller holds the log from the first one on. The flag says that it is the last segment.
+    /// Calls the function with the content of each segment that has records between two LSNs, up to the second one, which is the
+    /// durable end of a record. The caller holds the log from the first one on. The flag says whether it is the last segment.
     pub fn each_segment(
         &self,
         from: u64,
@@ -358,7 +357,7 @@ impl Log {
         };
         for (index, &(number, start)) in segments.iter().enumerate() {
             let next = segments.get(index + 1).map_or(u64::MAX, |(_, next)| *next);
-            // A segment that begins at the end has nothing, unless it is the only one.
+            // A segment that begins at the end has no records to show, unless it is the only one.
             let is_last = next >= end;
             if next > from || is_last {
                 let mut segment = self.disk.read(number).map_err(Error::io("read the log"))?;

@@ -26,20 +26,20 @@
 //!
 //! A directory has the file `pages` of the buffer pool, segments `log.NNNNNNNN` of the log, and a `lock` file.
 //!
-//! - Reading: `clock` has timestamps, `versions` the values that snapshots need (and the proof of the read rule), `cursor`
-//!   merges them with the trees, `transaction` is the interface.
+//! - Reading: `clock` has timestamps, `versions` the values that snapshots need (and the proof of the read rule), `cursor` merges
+//!   them with the trees, `transaction` is the interface.
 //! - Writing: a transaction keeps its writes in a `write_set` and the keys and ranges that it read in a `read_set`; `commit` validates
 //!   and applies.
 //! - Durability: `log` has group commit, `record` the format, `replay` reads it, `disk` has its files; `checkpoint` bounds it;
 //!   `recovery` has the proof that redo of images and commits is enough.
 //! - Maintenance: `verify` finds damage, on an `overlay` that leaves the files as they are. `backup` copies a store in use to a
-//!   `site`, where a new store is invisible until it is whole. `dump` writes the `dump_format`, `load` reads it, and `build` makes
-//!   trees of sorted records. `compact` makes the pages of a store anew.
+//!   `site`, where a new store is invisible until it is complete. `dump` writes the `dump_format`, `load` reads it, and `build`
+//!   makes trees from sorted records. `compact` rebuilds the pages of a store.
 //!
 //! - Observation: `statistics` has counts, `latency` has durations.
 //!
 //! **Order of locks**: checkpoint mutex, commit mutex, `trees`, `promised_pages`, latches of pages, locks of the pool, then the
-//! leaves: the clock's, the versions', the log's, those of durations.
+//! leaves: the locks of clock, versions, log and durations.
 
 mod backup;
 mod build;
@@ -117,7 +117,7 @@ pub fn arbitrary_dump(input: &[u8]) {
 
 /// A transactional key-value store in a directory. Threads share it by reference.
 ///
-/// Dropping it without [`Store::close`] is allowed: the next opening then recovers it from its log, which takes longer.
+/// A drop without [`Store::close`] is allowed. The next opening then recovers the store from its log, which takes longer.
 pub struct Store {
     /// Distinguishes the stores of this process.
     number: u64,
@@ -125,22 +125,22 @@ pub struct Store {
     log: Arc<Log>,
     catalog: Tree<Arc<Pool>>,
     trees: RwLock<Trees>,
-    /// Commits run one after the other under it: from validation until all writes are in the trees.
+    /// Serializes commits, from validation until all writes are in the trees.
     commit: Mutex<()>,
     clock: Clock,
     versions: Versions,
-    /// Pages that commits and loads have set aside.
+    /// Number of pages that commits and loads have reserved.
     promised_pages: Mutex<u64>,
     durability: Durability,
-    /// From where recovery would start; the mutex is held during a checkpoint.
+    /// The point from which recovery would start. The mutex is held during a checkpoint.
     last_checkpoint: Mutex<Checkpoint>,
     checkpoint_bytes: u64,
-    /// A commit was interrupted, or the log failed.
+    /// Whether a commit was interrupted, or the log failed.
     poisoned: AtomicBool,
     counters: Counters,
     commit_latency: Recorder,
     checkpoint_latency: Recorder,
-    /// Dropped last: the directory is another store's from then on.
+    /// Is dropped last, because another store may use the directory from then on.
     _lock: File,
 }
 
@@ -153,7 +153,7 @@ impl Store {
         Ok(())
     }
 
-    /// Makes all visible commits durable; of use in asynchronous durability.
+    /// Makes all visible commits durable. This is useful with asynchronous durability.
     pub fn sync(&self) -> Result<()> {
         self.check()?;
         self.log.make_durable(self.log.end()).map_err(Error::Log)
@@ -169,11 +169,11 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        // In a forked child, another thread of the parent may have held a lock, which nobody releases.
+        // In a forked child, another thread of the parent may have held a lock, which no thread releases.
         if self.log.is_inherited() {
             return;
         }
-        // Asynchronous commits that a clean exit would lose. An error cannot be reported here; `sync` reports it.
+        // A clean exit would lose asynchronous commits without this. An error cannot be reported here; `sync` reports it.
         let _ = self.log.make_durable(self.log.end());
     }
 }

@@ -1,7 +1,7 @@
-//! A store's files as they are, on which recovery runs without a change of them.
+//! A store's files, which stay unchanged while recovery runs on them.
 //!
-//! Reads come from the files. Pages that are written go to a file without a name in the directory for temporary files, and are
-//! read from there afterwards. Bytes that are appended to the log are dropped, because no code reads them again.
+//! Reads come from the files. Written pages go to a nameless file in the directory for temporary files, and later reads of them
+//! come from there. Bytes that are appended to the log are dropped, because no code reads them again.
 
 use std::collections::HashMap;
 use std::fs::OpenOptions;
@@ -15,7 +15,7 @@ use bedplate_bufpool::storage::{File, Read, Storage, Write};
 
 use super::disk::{Directory, Disk, Segment};
 
-/// The pages of a store, and those that were written above them.
+/// The pages of a store, and written pages that hide them.
 pub(crate) struct Overlay {
     base: File,
     above: Mutex<Above>,
@@ -25,7 +25,7 @@ pub(crate) struct Overlay {
 struct Above {
     /// Created when the first page is written.
     file: Option<std::fs::File>,
-    /// Where each block is in the file.
+    /// The position of each block in the file.
     places: HashMap<u64, u64>,
 }
 
@@ -39,12 +39,12 @@ impl Overlay {
     }
 }
 
-/// A file that is gone when it is closed.
+/// A file that disappears when it is closed.
 fn nameless() -> io::Result<std::fs::File> {
     for attempt in 0.. {
         let name = format!("bedplate-verify-{}-{attempt}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        // The pages of the store are not for other users.
+        // Other users must not read the pages of the store.
         match OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             file => {
@@ -85,7 +85,7 @@ impl Storage for Overlay {
                 continue;
             }
             for read in run {
-                // A page is written whole, so all of its blocks are above.
+                // A page is written whole, so all of its blocks are in the file.
                 for part in 0..read.size().bytes() / PAGE {
                     match above.read(read.block() + part as u64) {
                         Some(Ok(content)) => read.fill_part(part * PAGE, &content),
@@ -122,7 +122,7 @@ impl Storage for Overlay {
     }
 }
 
-/// The log of a store; none for an empty one.
+/// The log of a store, or none for an empty one.
 pub(crate) struct ReadOnly(pub Option<Directory>);
 
 impl Disk for ReadOnly {
@@ -147,7 +147,7 @@ impl Disk for ReadOnly {
     }
 }
 
-/// A segment that keeps nothing.
+/// A segment that drops its bytes.
 struct Dropped;
 
 impl Segment for Dropped {

@@ -1,12 +1,12 @@
 //! The progress of operations that take long.
 
-/// How far a long operation has come. Its callback gets this often.
+/// The progress of a long operation. Its callback receives it repeatedly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
     /// Pages, or bytes of a dump, that are done.
     pub done: u64,
-    /// All of them, as far as that is known now; 0 if it is not.
+    /// The total, as far as it is known now; 0 if it is not.
     pub total: u64,
 }
 

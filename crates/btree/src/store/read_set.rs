@@ -1,8 +1,8 @@
-//! The read set of a write transaction: keys and ranges. A key of them that was absent counts as one that was there.
+//! The read set of a write transaction: keys and ranges. A key that was absent counts as read too.
 //!
-//! A range that touches or overlaps one of the last ranges is united with it. So a cursor that begins anew after each write of
-//! its transaction has one range, and not one for each step. The keys of the union are the keys of both ranges. Several
-//! cursors may extend one range, so a range never shrinks.
+//! A range that touches or overlaps one of the last ranges is merged with it. So a cursor that starts again after each write of
+//! its transaction has one range, and not one for each step. The keys of the union are the keys of both ranges. Several cursors
+//! may extend one range, so a range never shrinks.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,7 +34,8 @@ fn len(bound: &KeyBound) -> usize {
     }
 }
 
-/// The order of the places where two bounds cut the keys. `is_high`: they are the ends of ranges and not the beginnings.
+/// Compares the positions of two bounds among the keys. With `is_high`, they are the ends of ranges, and otherwise the
+/// beginnings.
 fn compare(left: &KeyBound, right: &KeyBound, is_high: bool) -> Ordering {
     let outermost = if is_high { Ordering::Greater } else { Ordering::Less };
     match (left, right) {
@@ -72,7 +73,7 @@ impl ReadSet {
         Ok(())
     }
 
-    /// A key was read.
+    /// Records the read of a key.
     pub fn key(&mut self, tree: u64, key: &[u8]) -> Result<()> {
         if self.keys.get(&tree).is_some_and(|keys| keys.contains(key)) {
             return Ok(());
@@ -82,7 +83,7 @@ impl ReadSet {
         Ok(())
     }
 
-    /// A range was read; returns the range of the set that has it, for [`ReadSet::extend`].
+    /// Records the read of a range. Returns the range of the set that contains it, for [`ReadSet::extend`].
     pub fn range(&mut self, tree: u64, low: KeyBound, high: KeyBound) -> Result<usize> {
         let recent = self.ranges.len().saturating_sub(RECENT_RANGES);
         let is_united = |(of, first, last): &(u64, KeyBound, KeyBound)| {
@@ -102,7 +103,7 @@ impl ReadSet {
         Ok(self.ranges.len() - 1)
     }
 
-    /// A range was read further: up to this high bound, or down to this low bound.
+    /// Records that a range was read further: up to this high bound, or down to this low bound.
     pub fn extend(&mut self, range: usize, bound: KeyBound, is_high: bool) -> Result<()> {
         let (_, low, high) = &self.ranges[range];
         let old = if is_high { high } else { low };
@@ -119,7 +120,7 @@ impl ReadSet {
         Ok(())
     }
 
-    /// Whether something of it was written after a snapshot.
+    /// Whether any key of it was written after a snapshot.
     pub fn is_changed(&self, versions: &Versions, snapshot: u64) -> Result<bool> {
         for (tree, keys) in &self.keys {
             for key in keys {
@@ -179,7 +180,7 @@ mod tests {
                 let (low, high) = if is_up { (from, to) } else { (to, from) };
                 reads.range(tree, low, high).unwrap()
             };
-            // Two cursors that take turns, as after writes between their steps.
+            // Two cursors alternate, as after writes between their steps.
             for n in 0..100_000 {
                 let key = |n| if is_up { n } else { 1_000_000 - n };
                 step(&mut reads, 1, key(n), key(n + 1));

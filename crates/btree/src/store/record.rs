@@ -15,7 +15,7 @@
 //!
 //! | kind | body |
 //! |---|---|
-//! | tree | what a tree gave to its journal |
+//! | tree | the record that a tree gave to its journal |
 //! | commit | timestamp (8), then writes: tree (8), length of the key (2), length of the value (4) or `u32::MAX` for a removal, key, value |
 //! | checkpoint | the LSN from which redo starts (8), the timestamp of the last commit before it (8) |
 
@@ -47,10 +47,10 @@ pub(crate) struct Commit<'r> {
     writes: &'r [u8],
 }
 
-/// From where recovery starts.
+/// The point from which recovery starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Checkpoint {
-    /// Records up to this LSN are not needed any more.
+    /// Records up to this LSN are no longer needed.
     pub redo_from: u64,
     /// The timestamp of the last commit whose record is not needed.
     pub timestamp: u64,
@@ -140,7 +140,7 @@ fn checksum(start: u64, len: u32, rest: &[u8]) -> u32 {
     crc32c::crc32c_append(sum, rest)
 }
 
-/// The record that begins at `start`, which is `bytes[0]`, and its length; none if these bytes are no whole record.
+/// The record that begins at `start`, which is `bytes[0]`, and its length. Returns none if these bytes are not a complete record.
 pub(crate) fn decode(bytes: &[u8], start: u64) -> Option<(Record<'_>, usize)> {
     let (head, rest) = bytes.split_first_chunk::<HEAD>()?;
     let len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);

@@ -1,4 +1,4 @@
-//! Recovery: brings a store that a crash left to the state that its durable log describes.
+//! Recovery: brings a store to the state that its durable log describes, after a crash.
 //!
 //! # Records of the log
 //!
@@ -15,8 +15,8 @@
 //! 2. It repeats the images from `S` on in order, each on the pages whose LSN is less.
 //! 3. It repeats the writes of all commits from `S` on that concern the catalog, opens the trees that the catalog then
 //!    has, and frees the pages that none of them reaches.
-//! 4. It repeats the writes of all commits from `S` on to those trees, in order. Writes to other ids are skipped. Of a key that
-//!    some of these commits gave a long value, only the last write is repeated, and only if the tree does not have it.
+//! 4. It repeats the writes of all commits from `S` on to those trees, in order. Writes to other ids are skipped. If some of
+//!    these commits gave a key a long value, only the last write of the key is repeated, and only if the tree does not have it.
 //! 5. It makes a checkpoint.
 //!
 //! # Why that is right
@@ -28,31 +28,29 @@
 //! images, but an uncommitted change could reach storage.
 //!
 //! *After step 2 the trees are sound.* Call the *structure* of a node its fences, its separators and children, and its
-//! references to overflow pages. Each change of structure has an image. Storage has of each page either what `pool.sync()`
-//! wrote, or something later. In either case, after step 2 the structure of the page is that of its last durable image, or that of
-//! the sync if there is none after `S`: an image is skipped only if the page has its LSN or more and hence contains it.
-//! All images of one change are in one record, so the structures of all pages are those of one moment, the durable end
-//! of the log. A page that was freed and used again has an image as what it became, because nothing uses a new page
-//! without one. The other content of leaves is of different moments, each of them between `S` and the end.
-//! A log of puts into leaves would not do in place of images: a leaf may lack covered removals that made room for the
-//! put.
+//! references to overflow pages. Each change of structure has an image. For each page, storage has the image that `pool.sync()`
+//! wrote, or a later one. In either case, after step 2 the structure of the page is that of its last durable image, or that of
+//! the sync if there is none after `S`: an image is skipped only if the page has its LSN or more and hence contains it. All
+//! images of one change are in one record, so the structures of all pages are those of one moment, the durable end of the log. A
+//! page that was freed and used again has an image from its new use, because no thread uses a new page without one. The other
+//! content of leaves is from different moments, each of them between `S` and the end. A log of puts into leaves could not replace
+//! the images: a leaf may lack covered removals that made room for the put.
 //!
 //! *After step 4 the contents are right.* Take a key that some commit from `S` on wrote, in a tree that exists at the end. The last
-//! such commit alone determines the value after step 4. The earlier content of the leaf has no influence. Take a key that none wrote. Its value is as of
-//! `S`, in storage or in images, because all commits before `S` were in the trees under the mutex when `S` was taken,
-//! and `pool.sync()` wrote them. Commits are applied in the order of the log, one at a time, so the result is the one of the
-//! commits up to the durable end. A commit is in the log whole or not at all.
+//! such commit alone determines the value after step 4. The earlier content of the leaf has no influence. Take a key that no such
+//! commit wrote. Its value is as of `S`, in storage or in images, because all commits before `S` were in the trees under the
+//! mutex when `S` was taken, and `pool.sync()` wrote them. Commits are applied in the order of the log, one at a time, so the
+//! result is the one of the commits up to the durable end. A commit is in the log completely or not at all.
 //!
 //! *Why long values are an exception.* Each change of a reference to overflow pages has an image, so after step 2 each key has
 //! the long value that it has at the end. Repeating it would write its overflow pages, and their images to the log, once more;
-//! recovery would need as much space as the log has. As it is, step 4 appends images only where leaves, whose contents are of
-//! different moments, have no room for a write. [`LOG_SLACK_BYTES`](super::limits) are reserved for that, so that a store can be
-//! recovered on a full disk.
+//! recovery would need as much space as the log has. Because these writes are skipped, step 4 appends images only where leaves,
+//! whose contents are from different moments, have no room for a write. [`LOG_SLACK_BYTES`](super::limits) are reserved for that,
+//! so that a store can be recovered on a full disk.
 //!
-//! *Trees that are gone.* An id is used once. A write to an id that the catalog does not have at the end is of no
-//! consequence. The catalog itself is a sound tree after step 2, by the same argument, and its own writes are repeated
-//! before it is read. Pages that step 3 allocates for it are behind all pages in use, because no page is free before
-//! step 3 says so.
+//! *Trees that no longer exist.* An id is used once. A write to an id that the catalog does not have at the end has no effect.
+//! The catalog itself is a sound tree after step 2, by the same argument, and its own writes are repeated before it is read.
+//! Pages that step 3 allocates for it are behind all pages in use, because no page is free before step 3 frees it.
 //!
 //! *A crash during recovery* adds images to the end of the log, behind the commits that are repeated. The argument does not
 //! depend on why a structure changed, and step 4 is idempotent, so the next recovery has the same result. The first four steps
@@ -82,7 +80,7 @@ pub(crate) struct Recovered {
     pub timestamp: u64,
 }
 
-/// Steps 2 to 4; the caller makes the checkpoint. A store that is new gets a catalog.
+/// Steps 2 to 4; the caller makes the checkpoint. A new store gets a catalog.
 pub(crate) fn recover(pool: &Arc<Pool>, log: &Arc<Log>, replay: &Replay, store: u64) -> Result<Recovered> {
     let mut timestamp = replay.checkpoint().timestamp;
     replay.records(|lsn, record| {
@@ -120,8 +118,8 @@ pub(crate) fn recover(pool: &Arc<Pool>, log: &Arc<Log>, replay: &Replay, store: 
     Ok(Recovered { catalog, trees, timestamp })
 }
 
-/// For each tree the keys that some commit gave a long value, and the LSN of the last commit that wrote the key. A long
-/// value is in the log, so there are not many.
+/// For each tree, the keys that some commit gave a long value, with the LSN of the last commit that wrote the key. A long value
+/// is in the log, so there are not many.
 type LongValues = HashMap<u64, HashMap<Box<[u8]>, u64>>;
 
 fn long_values(replay: &Replay, size: PageSize) -> Result<LongValues> {
@@ -147,7 +145,7 @@ fn long_values(replay: &Replay, size: PageSize) -> Result<LongValues> {
     Ok(long)
 }
 
-/// Repeats the writes of a commit to the trees that are found.
+/// Repeats the writes of a commit to existing trees.
 fn repeat<'p>(
     lsn: u64,
     record: Record<'_>,

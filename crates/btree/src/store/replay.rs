@@ -1,8 +1,8 @@
-//! Reading the log when the store is opened.
+//! Reads the log when the store is opened.
 //!
 //! [`Replay::read`] checks that the segments follow each other. [`Unopened::open`] cuts off a torn end, which only the last
-//! segment can have: each segment was durable before the next one was created. It then writes the last segment again in its place. After a
-//! failed fsync, the page cache may have bytes that are not on the disk, and recovery must not build on them.
+//! segment can have: each segment was durable before the next one was created. It then writes the last segment again in its
+//! place. After a failed fsync, the page cache may have bytes that are not on the disk, and recovery must not build on them.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ use super::verify::LogSummary;
 /// The content of a log when it was opened.
 pub(crate) struct Replay {
     disk: Arc<dyn Disk>,
-    /// Numbers of segments, and where each begins.
+    /// Numbers of segments, with the beginning of each.
     segments: Vec<(u64, u64)>,
     end: u64,
     checkpoint: Option<Checkpoint>,
     is_new: bool,
 }
 
-/// A log that was read, and whose files are not changed yet.
+/// A log that was read, and whose files are unchanged so far.
 pub(crate) struct Unopened {
     replay: Replay,
     /// The whole records of the last segment.
@@ -31,7 +31,7 @@ pub(crate) struct Unopened {
 }
 
 impl Unopened {
-    /// Where the last whole record ends.
+    /// The end of the last complete record.
     pub fn end(&self) -> u64 {
         self.replay.end
     }
@@ -103,17 +103,17 @@ impl Replay {
         Ok(Unopened { replay, last })
     }
 
-    /// Numbers of segments, and where each begins.
+    /// Numbers of segments, with the beginning of each.
     pub fn segments(&self) -> &[(u64, u64)] {
         &self.segments
     }
 
-    /// Where the last whole record ends.
+    /// The end of the last complete record.
     pub fn end(&self) -> u64 {
         self.end
     }
 
-    /// Up to which LSN records are not needed.
+    /// The LSN up to which records are not needed.
     fn redo_from(&self) -> u64 {
         self.checkpoint().redo_from
     }
@@ -133,8 +133,8 @@ impl Replay {
         self.is_new
     }
 
-    /// Shows each record that the last checkpoint does not cover, with its LSN, in order. The log may have grown since it
-    /// was opened: later records are not shown.
+    /// Calls `visit` with each record that the last checkpoint does not cover, and with its LSN, in order. Records that were
+    /// appended after the log was opened are not shown.
     pub fn records(&self, mut visit: impl FnMut(u64, Record<'_>) -> Result<()>) -> Result<()> {
         for (index, &(number, start)) in self.segments.iter().enumerate() {
             let end = self.segments.get(index + 1).map_or(self.end, |(_, next)| *next);
@@ -165,11 +165,11 @@ pub(crate) struct Scanned {
     pub summary: LogSummary,
     /// The last segment.
     pub last: Option<u64>,
-    /// Damaged segments and their damages. Bytes at the end of the last segment are no damage here.
+    /// Damaged segments and their damages. Incomplete bytes at the end of the last segment are not damage here.
     pub damages: Vec<(u64, &'static str)>,
 }
 
-/// Reads all segments, also behind one that is damaged.
+/// Reads all segments, including those after a damaged one.
 pub(crate) fn scan(disk: &dyn Disk) -> Result<Scanned> {
     let numbers = disk.list().map_err(Error::io("read the log"))?;
     let mut scanned = Scanned { last: numbers.last().copied(), ..Scanned::default() };
@@ -204,7 +204,7 @@ pub(crate) fn scan(disk: &dyn Disk) -> Result<Scanned> {
     Ok(scanned)
 }
 
-/// Where the last whole record of a segment ends.
+/// The end of the last complete record of a segment.
 pub(crate) fn end_of(segment: &[u8], start: u64) -> u64 {
     let mut at = HEADER;
     while let Some((_, len)) = record::decode(&segment[at..], start + (at - HEADER) as u64) {
@@ -213,7 +213,7 @@ pub(crate) fn end_of(segment: &[u8], start: u64) -> u64 {
     start + (at - HEADER) as u64
 }
 
-/// Shows each record of a segment with its LSN; returns where the last whole one ends.
+/// Calls `visit` with each record of a segment and its LSN. Returns the end of the last complete one.
 fn each(segment: &[u8], start: u64, mut visit: impl FnMut(u64, Record<'_>) -> Result<()>) -> Result<u64> {
     let mut at = HEADER;
     loop {

@@ -1,9 +1,9 @@
-//! The place where a new store is made: it has no store until the new one is whole and durable.
+//! The place where a new store is made. It has no store until the new one is complete and durable.
 //!
 //! In the file system, the store is made in the directory `NAME.partial` beside `NAME`. It has the file `incomplete` from the
 //! beginning, and [`Builder::open`](super::Builder::open) refuses a directory that has it. When everything is durable, the file
-//! is removed, and the directory gets its name. A crash at any point leaves no directory `NAME`, or a whole store in it.
-//! The next attempt removes the files that an interrupted one has left.
+//! is removed, and the directory gets its name. A crash at any point leaves no directory `NAME`, or a complete store in it. The
+//! next attempt removes the files that an interrupted one has left.
 
 use std::fs::File;
 use std::io;
@@ -17,15 +17,15 @@ use super::builder::{INCOMPLETE, PAGES, lock};
 use super::disk::{Directory, Disk, create_directory, parent, sync_names};
 use super::error::{Error, Result};
 
-/// Where new pages are made. Tests put devices here that lose power.
+/// The place of new pages. Tests use devices that lose power instead.
 pub(crate) trait Site {
     /// The storage of the pages, which are empty.
     fn pages(&mut self) -> Result<Box<dyn Storage>>;
-    /// Makes the pages, and the log if that is new, those of the store, durably. They are durable themselves.
+    /// Publishes the pages, and a new log, as those of the store. They are durable, and the change is durable too.
     fn publish(&mut self) -> Result<()>;
 }
 
-/// Where a new store is made.
+/// The place of a new store.
 pub(crate) trait StoreSite: Site {
     /// The disk of the log, which is empty.
     fn log(&self) -> Arc<dyn Disk>;
@@ -36,12 +36,12 @@ pub(crate) struct NewDirectory {
     target: PathBuf,
     partial: PathBuf,
     is_published: bool,
-    /// Keeps others from making the same store.
+    /// Prevents others from making the same store.
     _lock: File,
 }
 
-/// The directory that a path leads to, if it exists, and the path otherwise. `.` and symbolic links get the name that is to be
-/// replaced. A mount point is refused: it cannot be replaced, and a directory beside it is in another file system.
+/// The directory that a path leads to, if it exists, and the path otherwise. `.` and symbolic links are resolved to the name that
+/// will be replaced. A mount point is refused: it cannot be replaced, and a directory beside it is in another file system.
 fn resolve(target: &Path) -> io::Result<PathBuf> {
     let found = match target.canonicalize() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(target.to_owned()),

@@ -31,13 +31,13 @@ pub struct Statistics {
     pub commits: u64,
     /// Commits that failed with [`Error::Conflict`](super::Error::Conflict).
     pub conflicts: u64,
-    /// How often a commit or a checkpoint waited for the commit mutex.
+    /// Number of times that a commit or a checkpoint waited for the commit mutex.
     pub commit_waits: u64,
     /// Bytes of superseded values that are kept for snapshots.
     pub version_bytes: u64,
     /// Bytes that were appended to the log since the log was created.
     pub log_bytes: u64,
-    /// Checkpoints, the one at opening included.
+    /// Checkpoints, including the one at opening.
     pub checkpoints: u64,
     /// Checkpoints that a commit began and that failed. The commits are durable, and the log keeps growing until a checkpoint
     /// succeeds: [`Store::checkpoint`] returns the reason.
@@ -73,7 +73,8 @@ impl Store {
         Space { bytes: pages.end * page, free_bytes: (pages.end - pages.start).saturating_sub(in_use) * page }
     }
 
-    /// About how many records a tree has now, by samples: it takes a few hundred page reads, however large the tree is.
+    /// Approximate number of records of a tree now, from samples. It takes a few hundred page reads, whatever the size of the
+    /// tree.
     pub fn estimate_len(&self, tree: &NamedTree) -> Result<u64> {
         Ok(self.handle(self.usable(tree)?).estimate()?)
     }

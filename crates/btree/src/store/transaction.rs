@@ -48,7 +48,7 @@ impl<'s> Snapshot<'s> {
         Ok(Self { store, timestamp })
     }
 
-    /// The value of a key: the tree first, the versions after.
+    /// The value of a key. It reads the tree first, and then the versions.
     fn get(&self, entry: &Entry, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let mut room = Room::new();
         let newest = self.store.handle(entry).get(key, &mut room)?.then(|| room.value().to_vec());
@@ -82,16 +82,16 @@ impl Drop for Snapshot<'_> {
     }
 }
 
-/// A snapshot that is read: the store as it was when the transaction began.
+/// A transaction that reads a snapshot: the store as it was when the transaction began.
 ///
-/// It never waits for writers, and writers never wait for it. In synchronous durability it sees durable commits only.
+/// It never waits for writers, and writers never wait for it. With synchronous durability, it only sees durable commits.
 pub struct ReadTransaction<'s> {
     snapshot: Snapshot<'s>,
 }
 
 /// An optimistic transaction: it reads at its snapshot, keeps its writes to itself, and is validated when it commits.
 ///
-/// Dropping it without [`WriteTransaction::commit`] undoes it.
+/// A drop without [`WriteTransaction::commit`] undoes it.
 pub struct WriteTransaction<'s> {
     snapshot: Snapshot<'s>,
     reads: RefCell<ReadSet>,
@@ -104,7 +104,7 @@ impl Store {
         ReadTransaction::begin(StoreRef::Borrowed(self))
     }
 
-    /// Begins a write transaction. In synchronous durability it may see commits that are visible and not yet durable; it
+    /// Begins a write transaction. With synchronous durability, it may see commits that are visible and not yet durable. It
     /// commits after them.
     pub fn write(&self) -> Result<WriteTransaction<'_>> {
         WriteTransaction::begin(StoreRef::Borrowed(self))
@@ -120,8 +120,8 @@ impl Store {
         WriteTransaction::begin(StoreRef::Shared(Arc::clone(self)))
     }
 
-    /// Runs a transaction and commits it, again after each conflict. After [`UPDATE_ATTEMPTS`] conflicts it runs while no
-    /// other transaction commits, so it ends after a limited number of attempts.
+    /// Runs a transaction and commits it, and repeats this after each conflict. After [`UPDATE_ATTEMPTS`] conflicts it runs while
+    /// no other transaction commits, so it ends after a limited number of attempts.
     ///
     /// `body` may run several times, and must not begin or commit other transactions of this store. If it returns an
     /// error, the transaction is undone.
@@ -129,8 +129,8 @@ impl Store {
         self.run_borrowed(body, |error, _| is_passing(error))
     }
 
-    /// As [`Store::update`], for a body that has errors of its own. The transaction is undone and begins again if the body
-    /// fails after its snapshot became too old, because that may be the cause of the error.
+    /// The same as [`Store::update`], for a body with its own error type. If the body fails after its snapshot became too old,
+    /// the transaction is undone and begins again, because the snapshot may be the cause of the error.
     pub fn try_update<T, E: From<Error>>(
         &self,
         body: impl FnMut(&mut WriteTransaction<'_>) -> std::result::Result<T, E>,
@@ -138,8 +138,8 @@ impl Store {
         self.run_borrowed(body, |_, snapshot| self.versions.check(snapshot).is_err())
     }
 
-    /// [`Store::update`] with transactions that own a share of the store. `body` gets each of them, and gives it back to have it
-    /// committed. If it gives none back, the transaction is undone and does not run again. Says whether one committed.
+    /// [`Store::update`] with transactions that own a share of the store. `body` gets each of them, and returns it to be
+    /// committed. If it returns none, the transaction is undone and does not run again. Returns whether one committed.
     pub fn update_shared(
         self: &Arc<Self>,
         body: impl FnMut(WriteTransaction<'static>) -> Result<Option<WriteTransaction<'static>>>,
@@ -161,8 +161,8 @@ impl Store {
         Ok(result.expect("a transaction that committed has run"))
     }
 
-    /// Runs transactions until one commits, `body` gives none back, or it fails with an error after which `begins_again` says
-    /// no. That is told the snapshot of the transaction, too.
+    /// Runs transactions until one commits, until `body` returns none, or until an error occurs for which `begins_again` returns
+    /// false. `begins_again` also gets the snapshot of the transaction.
     fn run<'s, E: From<Error>>(
         &self,
         begin: impl Fn() -> Result<WriteTransaction<'s>>,
@@ -184,7 +184,7 @@ impl Store {
         }
         let guard = self.lock_commit()?;
         let Some(transaction) = body(begin()?)? else { return Ok(false) };
-        // It is validated all the same, because the body may have given back another one than it got.
+        // It is validated all the same, because the body may have returned another transaction than it got.
         let (store, snapshot) = (&*transaction.snapshot.store, transaction.snapshot.timestamp);
         if std::ptr::eq(store, self) {
             self.commit(Instant::now(), guard, snapshot, &transaction.reads.borrow(), &transaction.writes)?;
@@ -246,7 +246,7 @@ reading!(WriteTransaction);
 
 /// The range of all keys that begin with `prefix`.
 pub fn prefix_range(prefix: &[u8]) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
-    // The least key above all of them: the last byte that has a successor is followed by it.
+    // The end is the least key above all of them: the part up to the last byte that has a successor, with that byte incremented.
     let end = prefix.iter().rposition(|byte| *byte != u8::MAX).map(|last| {
         let mut end = prefix[..=last].to_vec();
         end[last] += 1;
@@ -257,8 +257,8 @@ pub fn prefix_range(prefix: &[u8]) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
 
 impl<'s> ReadTransaction<'s> {
     fn begin(store: StoreRef<'s>) -> Result<Self> {
-        // In asynchronous durability a commit is visible before it counts as durable, and a transaction that saw it may end
-        // in between: a snapshot that begins after that must see it, too.
+        // With asynchronous durability, a commit is visible before it counts as durable, and a transaction that saw it may end in
+        // between. A snapshot that begins after that must see the commit too.
         let sees = if store.durability == Durability::Sync { Sees::Durable } else { Sees::Visible };
         Ok(Self { snapshot: Snapshot::begin(store, sees)? })
     }
@@ -287,7 +287,7 @@ impl ReadTransaction<'_> {
         self.snapshot.get_many(self.snapshot.store.usable(tree)?, keys)
     }
 
-    /// Whether a key is there.
+    /// Whether a key exists.
     pub fn contains(&self, tree: &NamedTree, key: &[u8]) -> Result<bool> {
         self.snapshot.contains(self.snapshot.store.usable(tree)?, key)
     }
@@ -309,8 +309,8 @@ impl WriteTransaction<'_> {
         self.snapshot.get(entry, key)
     }
 
-    /// As [`WriteTransaction::get`], for several keys: their values in the order of the keys. Pages that are not in memory are
-    /// read together.
+    /// The same as [`WriteTransaction::get`], for several keys: their values in the order of the keys. Pages that are not in
+    /// memory are read together.
     pub fn get_many<K: AsRef<[u8]>>(&self, tree: &NamedTree, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
         let entry = self.snapshot.store.usable(tree)?;
         for key in keys {
@@ -327,7 +327,7 @@ impl WriteTransaction<'_> {
         Ok(values)
     }
 
-    /// Whether a key is there.
+    /// Whether a key exists.
     pub fn contains(&self, tree: &NamedTree, key: &[u8]) -> Result<bool> {
         let entry = self.snapshot.store.usable(tree)?;
         if let Some(written) = self.writes.get(entry.id, key) {
@@ -337,14 +337,14 @@ impl WriteTransaction<'_> {
         self.snapshot.contains(entry, key)
     }
 
-    /// Inserts a record, or replaces its value. It reads nothing, so it alone never conflicts.
+    /// Inserts a record, or replaces its value. It reads nothing, so a put alone never conflicts.
     pub fn put(&mut self, tree: &NamedTree, key: &[u8], value: &[u8]) -> Result<()> {
         self.snapshot.store.usable(tree)?;
         check_limits(self.snapshot.store.pool.page_size(), key, value)?;
         self.writes.write(tree, key, Some(value))
     }
 
-    /// Inserts a record unless the key is there. Says whether it did.
+    /// Inserts a record unless the key exists. Returns whether it did.
     pub fn insert(&mut self, tree: &NamedTree, key: &[u8], value: &[u8]) -> Result<bool> {
         check_limits(self.snapshot.store.pool.page_size(), key, value)?;
         let is_new = !self.contains(tree, key)?;
@@ -354,7 +354,7 @@ impl WriteTransaction<'_> {
         Ok(is_new)
     }
 
-    /// Removes a key. Says whether it was there.
+    /// Removes a key. Returns whether it existed.
     pub fn remove(&mut self, tree: &NamedTree, key: &[u8]) -> Result<bool> {
         let found = key.len() <= LONGEST_KEY && self.contains(tree, key)?;
         if found {
@@ -363,7 +363,7 @@ impl WriteTransaction<'_> {
         Ok(found)
     }
 
-    /// Removes all keys of a range; returns how many there were. A range of more keys than a transaction may write is
+    /// Removes all keys of a range. Returns their number. If a range has more keys than a transaction may write, the result is
     /// [`Error::TransactionTooLarge`].
     pub fn remove_range<K: AsRef<[u8]>>(
         &mut self,
@@ -385,7 +385,7 @@ impl WriteTransaction<'_> {
         Ok(keys.len())
     }
 
-    /// Commits. After [`Error::Conflict`] nothing was written, and the transaction can begin again.
+    /// Commits. After [`Error::Conflict`], nothing was written, and the caller can begin the transaction again.
     pub fn commit(self) -> Result<()> {
         let begin = Instant::now();
         let store = &*self.snapshot.store;

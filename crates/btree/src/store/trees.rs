@@ -1,8 +1,8 @@
-//! Named trees, and the catalog that has them.
+//! Named trees, and the catalog that contains them.
 //!
 //! The catalog is the tree in root slot 0 of the pool. It maps the name of a tree to the page of its root (8 bytes) and its
 //! id (8). The root's page never changes while the tree exists. The id is the timestamp of the commit that created the tree,
-//! so no two trees ever have the same id, even if one gets the pages of the other. In the log, the catalog has the id 0.
+//! so no two trees ever have the same id, even if one later uses the pages of the other. In the log, the catalog has the id 0.
 //!
 //! Creating and dropping are commits of their own, which write the catalog. A tree is dropped only while no snapshot
 //! is active, because snapshots read the tree's pages.
@@ -39,7 +39,7 @@ pub struct NamedTree(pub(crate) Arc<Entry>);
 pub(crate) struct Entry {
     pub name: String,
     pub id: u64,
-    /// Which store of this process has the tree.
+    /// The number of the store that has the tree, in this process.
     pub store: u64,
     root: PageId,
     pub density: Density,
@@ -154,7 +154,7 @@ impl Store {
         Ok(tree)
     }
 
-    /// Removes a tree and frees its pages. [`Error::Busy`] while a transaction is active.
+    /// Removes a tree and frees its pages. Fails with [`Error::Busy`] while a transaction is active.
     pub fn drop_tree(&self, name: &str) -> Result<()> {
         let guard = self.lock_commit()?;
         let closed = self.clock.close().ok_or(Error::Busy)?;
@@ -175,7 +175,7 @@ impl Store {
         self.finish_commit(timestamp, lsn)
     }
 
-    /// Adds trees that the catalog has now. The trees that they replace are dropped: their handles are errors from now on.
+    /// Adds trees that the catalog has now. The trees that they replace are dropped, and uses of their handles fail from now on.
     pub(crate) fn replace_trees(&self, new: Vec<NamedTree>, replaced: &[NamedTree]) {
         replaced.iter().for_each(|old| old.0.dropped.store(true, Ordering::Release));
         self.trees_write().extend(new.into_iter().map(|tree| (tree.name().to_owned(), tree)));

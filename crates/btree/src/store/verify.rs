@@ -1,13 +1,13 @@
-//! Verification of a store that is closed, or that a crash left. It finds damage and changes nothing.
+//! Verification of a store that was closed, or that a crash left. It finds damage and changes nothing.
 //!
-//! It does what opening the store does, recovery included, on an `overlay`: so it verifies the records that a user would see. Then it
-//! reads every page, walks all trees, and compares the pages that they reach with the free ones.
+//! It does what opening the store does, including recovery, on an `overlay`. So it verifies the records that a user would see.
+//! Then it reads every page, walks all trees, and compares the pages that they reach with the free ones.
 //!
 //! - A page is sound if its checksum is right, it is the page that belongs there, and its log sequence number is not beyond the
 //!   end of the log. A page beyond it has a change whose record the log has lost.
-//! - Damage in a tree does not end the walk, but the nodes below a damaged one are out of reach. So pages that are in no tree and
-//!   not free are damage only if no tree is damaged.
-//! - Bytes at the end of the log that are no record are damage if the store was closed. Otherwise they are the last write
+//! - Damage in a tree does not end the walk, but the walk cannot reach the nodes below a damaged one. So pages that are in no
+//!   tree and not free are damage only if no tree is damaged.
+//! - Bytes at the end of the log that are not a record are damage if the store was closed. Otherwise they are the last write
 //!   before the crash, which did not become durable.
 
 use std::path::Path;
@@ -39,7 +39,7 @@ const TOGETHER: u64 = 64;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Verification {
-    /// Whether the store was closed. If not, this is about the store as recovery makes it.
+    /// Whether the store was closed. If not, the result describes the store after recovery.
     pub is_closed: bool,
     /// Pages of the store, in use or free.
     pub pages: u64,
@@ -74,7 +74,7 @@ pub struct LogSummary {
     pub records: u64,
     /// Records that are transactions.
     pub commits: u64,
-    /// Bytes at the end that are no record.
+    /// Bytes at the end that are not a record.
     pub torn_bytes: u64,
 }
 
@@ -90,11 +90,11 @@ pub struct TreeSummary {
     pub damages: u64,
 }
 
-/// Something that is damaged.
+/// One damage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Damage {
-    /// The tree that it is in, if that is known.
+    /// The tree of the damage, if it is known.
     pub tree: Option<String>,
     /// The page.
     pub page: Option<PageId>,
@@ -114,7 +114,7 @@ impl std::fmt::Display for Damage {
 }
 
 impl Verification {
-    /// Notes a damage. One of a page that is known already only adds the tree.
+    /// Adds a damage. If the page has a known damage already, only adds the tree.
     fn add(&mut self, damage: Damage) {
         if damage.page.is_some()
             && let Some(known) = self.damages.iter_mut().find(|known| known.page == damage.page)
@@ -144,7 +144,7 @@ impl Verification {
         self.add(Damage { tree: None, page: Some(page), segment: None, what: what.into() });
     }
 
-    /// An error that opening the store would return.
+    /// Adds an error that opening the store would return.
     fn add_refusal(&mut self, error: &Error) {
         match error {
             Error::Tree(error) => self.add_error(None, error),
@@ -176,7 +176,7 @@ fn page_of(error: &crate::Error) -> Option<PageId> {
     }
 }
 
-/// Whether an error says that the store is damaged. Others are of the verification itself, such as a full directory for
+/// Whether an error says that the store is damaged. Other errors concern the verification itself, such as a full directory for
 /// temporary files.
 fn is_damage(error: &crate::Error) -> bool {
     matches!(
@@ -194,17 +194,17 @@ type Found = (Tree<Arc<Pool>>, Trees, bool);
 struct Opened {
     pool: Arc<Pool>,
     log: Arc<Log>,
-    /// The log is one that can be repeated.
+    /// Whether the log can be repeated.
     has_log: bool,
     found: Verification,
 }
 
 impl Store {
-    /// Verifies the store in a directory, which no process has open, and changes nothing. Damage is no error: it is in the
-    /// result. An error says that the store could not be looked at, or that its creation was interrupted ([`Error::NoStore`]).
+    /// Verifies the store in a directory, which no process has open, and changes nothing. Damage is not an error, but part of the
+    /// result. An error says that the store could not be read, or that its creation was interrupted ([`Error::NoStore`]).
     ///
-    /// If the store was not closed, its pages as recovery leaves them are written to a temporary file. The caller needs no
-    /// permission to write to the directory, which may be on a read-only file system. Several verifications can run at once.
+    /// If the store was not closed, its pages after recovery are written to a temporary file. The caller needs no permission to
+    /// write to the directory, which may be on a read-only file system. Several verifications can run at once.
     pub fn verify(directory: impl AsRef<Path>, progress: &mut dyn FnMut(Progress)) -> Result<Verification> {
         let directory = directory.as_ref();
         let _lock = builder::lock_for_reading(directory)?;
@@ -231,7 +231,7 @@ impl Store {
         let mut pool =
             Pool::builder(&pages).memory(MEMORY).capacity(MAX_CAPACITY).storage(Box::new(Overlay::new(base)));
         let is_long_enough = |opened: (_, Replay)| {
-            // Damage of the superblock is found when the pool is opened.
+            // The pool reports damage of the superblock when it is opened.
             builder::check_log_end(&mut pool, opened.1.end()).or_else(|error| match error {
                 Error::Tree(crate::Error::Pool(PoolError::LogTooShort { .. })) => Err(error),
                 _ => Ok(()),
@@ -243,7 +243,7 @@ impl Store {
             Err(error) => {
                 found.add_refusal(&error);
                 let (mut log, replay) = Replay::open(Arc::new(disk(false)))?;
-                // Pages are verified whatever LSN they have.
+                // Pages are verified with any LSN.
                 Arc::get_mut(&mut log).expect("no other thread has it yet").cover_every_lsn();
                 (log, replay, false)
             }
@@ -287,7 +287,7 @@ impl Opened {
         Ok(self.found)
     }
 
-    /// Recovers the store. None if there is nothing to be verified in its trees.
+    /// Recovers the store. Returns none if its trees cannot be verified.
     fn recover(&mut self, replay: &Replay) -> Result<Option<Found>> {
         if self.has_log
             && let Err(error) = builder::check_pair(&self.pool, replay)
@@ -296,7 +296,7 @@ impl Opened {
             return Ok(None);
         }
         if !self.has_log && !self.found.is_closed {
-            // The pages are of different moments, so that trees are not sound without the log.
+            // The pages are from different moments, so the trees are not sound without the log.
             return Ok(None);
         }
         match recovery::recover(&self.pool, &self.log, replay, 0) {

@@ -1,13 +1,13 @@
-//! The values that snapshots need and that the trees do not have any more.
+//! The values that snapshots need and that the trees no longer have.
 //!
-//! For each key, an ordered list of entries: at which timestamp a commit superseded the value, and the value, or none if
-//! the key was absent. The trees have the newest values only.
+//! For each key, there is an ordered list of entries. An entry has the timestamp at which a commit superseded the value, and the
+//! value, or none if the key was absent. The trees have the newest values only.
 //!
 //! # The read rule
 //!
 //! A committer with timestamp `c` inserts the entries of *all* keys that it writes before it changes the first of them in a
-//! tree. A reader at snapshot `s` reads the key in the tree first, and the overlay after. If the overlay has entries
-//! of the key that were superseded after `s`, the value is the old value of the earliest of them; else it is the tree's.
+//! tree. A reader at snapshot `s` reads the key in the tree first, and then the overlay. If the overlay has entries of the key
+//! that were superseded after `s`, the value is the old value of the earliest of them. Otherwise it is that of the tree.
 //!
 //! *Why it is right.* Commits run one after the other under the commit mutex, and a snapshot at `s` begins only after all
 //! commits up to `s` are in the trees. Let `c` be the first commit after `s` that writes the key. The old value of its entry is
@@ -19,14 +19,14 @@
 //!   insertion comes before the change of the tree, and the change before any later one. So the tree had no change of
 //!   the key after `s` when it was read, and it had all before: the reader returns the value at `s`.
 //!
-//! Reading the overlay first would be wrong: the committer could insert and change between the two reads.
+//! The opposite order would be wrong: the committer could insert and change between the two reads.
 //!
 //! *Scans* obey the same rule key by key. A scan returns each key at most once, and each key that is in the tree during the whole
 //! scan. A key of the range that the scan passed without returning it was absent from the tree at a moment before the
-//! overlay is asked for that part of the range. A key that the scan returned was in it at such a moment.
+//! overlay is asked for that part of the range. A key that the scan returned was in the tree at such a moment.
 //!
-//! *Validation.* The same entries tell whether a key, or any key of a range, was written after a snapshot. So ranges are validated
-//! with their phantoms.
+//! *Validation.* The same entries tell whether a key, or any key of a range, was written after a snapshot. So the validation of
+//! ranges detects phantoms.
 //!
 //! *`newest`* is the timestamp of the last commit that has inserted entries. A reader whose snapshot is not older needs no
 //! lock. It is stored before the entries and hence before the change of the tree, and loaded after the tree was read; the
@@ -46,7 +46,7 @@ use super::error::{Error, Result};
 use super::limits::VERSION_OVERHEAD;
 use crate::scan::Direction;
 
-/// A value that keys had, or none.
+/// A previous value of a key, or none.
 pub(crate) type Old = Option<Arc<[u8]>>;
 
 /// A write, as the overlay sees it.
@@ -58,7 +58,7 @@ pub(crate) struct Superseded {
 
 pub(crate) struct Versions {
     newest: AtomicU64,
-    /// The timestamp of the oldest entry; the greatest number if there is none. It changes under `state`.
+    /// The timestamp of the oldest entry, or the maximum number if there is none. It changes under `state`.
     oldest: AtomicU64,
     limit: usize,
     state: RwLock<State>,
@@ -113,7 +113,7 @@ impl Versions {
         Self { newest: AtomicU64::new(0), oldest: AtomicU64::new(u64::MAX), limit, state: RwLock::default() }
     }
 
-    /// Before the commit with this timestamp changes the trees.
+    /// Must be called before the commit with this timestamp changes the trees.
     pub fn insert(&self, timestamp: u64, entries: impl IntoIterator<Item = Superseded>) {
         let mut state = self.write();
         self.newest.store(timestamp, Ordering::SeqCst);
@@ -133,7 +133,7 @@ impl Versions {
 
     /// Removes the entries that no snapshot at or after this timestamp needs.
     pub fn prune(&self, horizon: u64) {
-        // Every snapshot calls this at its end. An entry that is inserted at the same time is for a later call.
+        // Every snapshot calls this at its end. An entry that is inserted at the same time is left to a later call.
         if self.oldest.load(Ordering::Relaxed) > horizon {
             return;
         }
@@ -173,14 +173,14 @@ impl Versions {
         if snapshot < state.floor { Err(Error::SnapshotTooOld) } else { Ok(Some(state)) }
     }
 
-    /// The value of a key at a snapshot, if it is not the tree's, which the caller has read before.
+    /// The value of a key at a snapshot, if it is not the value in the tree, which the caller has read before.
     pub fn get(&self, tree: u64, key: &[u8], snapshot: u64) -> Result<Option<Old>> {
         let Some(state) = self.needed(snapshot)? else { return Ok(None) };
         Ok(state.trees.get(&tree).and_then(|keys| seen(keys.get(key)?, snapshot)))
     }
 
-    /// The first key of a range, in a direction, whose value at a snapshot is not the tree's, and the value. The caller has
-    /// read the range in the tree before.
+    /// The first key of a range, in a direction, whose value at a snapshot is not that of the tree, with the value. The caller
+    /// has read the range in the tree before.
     pub fn first(
         &self,
         tree: u64,

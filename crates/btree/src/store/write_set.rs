@@ -1,4 +1,4 @@
-//! The write set of a transaction: sorted, so that cursors can merge it, and so that a commit changes leaves in order.
+//! The write set of a transaction. It is sorted, so that cursors can merge it, and so that a commit changes leaves in order.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use super::error::{Error, Result};
 use super::limits::{MAX_TRANSACTION_BYTES, MAX_TRANSACTION_WRITES};
 use super::trees::NamedTree;
 
-/// Keys, and their new values; none is a removal.
+/// Keys with their new values; none means a removal.
 pub(crate) type Writes = BTreeMap<Arc<[u8]>, Option<Box<[u8]>>>;
 
 #[derive(Default)]
 pub(crate) struct WriteSet {
-    /// By id.
+    /// The writes of each tree, by id.
     trees: BTreeMap<u64, (NamedTree, Writes)>,
     count: usize,
     bytes: usize,
@@ -39,7 +39,7 @@ impl WriteSet {
         self.bytes
     }
 
-    /// Replaces what was written to a key.
+    /// Replaces earlier writes to a key.
     pub fn write(&mut self, tree: &NamedTree, key: &[u8], value: Option<&[u8]>) -> Result<()> {
         let before = self.get(tree.0.id, key);
         let size = |value: Option<&[u8]>| key.len() + value.map_or(0, <[u8]>::len);

@@ -1,4 +1,4 @@
-//! Storage that does not answer for some pages until a test says so, and that counts how often it is asked.
+//! Storage that answers for some pages only when a test allows it, and that counts its read calls.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use std::collections::BTreeSet;
@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use bedplate_bufpool::storage::{File, Read, Storage, Write};
 
-/// Where the process is slow, everything takes longer than anybody expects: a test fails only after this.
+/// On a slow machine, everything takes longer than expected, so a test fails only after this time.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
-/// A file. A read of a page that is shut waits until the page is opened; clones are the same file.
+/// A file. A read of a shut page waits until the page is opened. Clones are the same file.
 #[derive(Clone)]
 pub struct Blocking {
     file: Arc<File>,
@@ -39,12 +39,12 @@ impl Blocking {
         self.state.0.lock().unwrap()
     }
 
-    /// From now on reads of these pages wait.
+    /// Makes reads of these pages wait from now on.
     pub fn shut(&self, pages: impl IntoIterator<Item = u64>) {
         self.state().shut.extend(pages);
     }
 
-    /// Reads of this page go on.
+    /// Lets reads of this page continue.
     pub fn open(&self, page: u64) {
         let mut state = self.state();
         state.shut.remove(&page);
@@ -52,7 +52,7 @@ impl Blocking {
         self.state.1.notify_all();
     }
 
-    /// Reads of all pages go on.
+    /// Lets reads of all pages continue.
     pub fn open_all(&self) {
         let mut state = self.state();
         state.shut.clear();
@@ -60,13 +60,13 @@ impl Blocking {
         self.state.1.notify_all();
     }
 
-    /// The thread that reads has come to its end: nobody waits any more.
+    /// Records that the reading thread has ended, so that no thread waits any more.
     pub fn finish(&self) {
         self.state().finished = true;
         self.state.1.notify_all();
     }
 
-    /// A page that a read waits for; none when [`Blocking::finish`] has been called.
+    /// Waits for a page that a read waits for. Returns none if [`Blocking::finish`] has been called.
     pub fn waiting(&self) -> Option<u64> {
         let idle = |state: &mut State| state.waiting.is_empty() && !state.finished;
         let (state, time) = self.state.1.wait_timeout_while(self.state(), LIMIT, idle).unwrap();
@@ -74,7 +74,7 @@ impl Blocking {
         state.waiting.first().copied()
     }
 
-    /// How often storage was asked to read.
+    /// Number of read calls.
     pub fn calls(&self) -> u64 {
         self.state().calls
     }

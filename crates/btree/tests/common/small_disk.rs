@@ -14,7 +14,7 @@ pub struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// None, with a message, where tests may not mount anything.
+    /// Returns none, with a message, if tests may not mount a file system.
     pub fn mount(megabytes: usize) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let size = format!("size={megabytes}m");
@@ -36,7 +36,7 @@ impl SmallDisk {
         self.path().join("filler")
     }
 
-    /// Takes all the space that is left.
+    /// Takes all the remaining space.
     pub fn fill(&self) {
         let mut file = File::options().append(true).create(true).open(self.filler()).unwrap();
         for size in [1 << 20, 4096, 1] {
@@ -44,7 +44,7 @@ impl SmallDisk {
         }
     }
 
-    /// Gives that space back.
+    /// Releases that space.
     pub fn free(&self) {
         std::fs::remove_file(self.filler()).unwrap();
     }

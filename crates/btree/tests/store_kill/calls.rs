@@ -15,7 +15,7 @@ static CALLS: AtomicU64 = AtomicU64::new(0);
 /// The call at which the supervisor kills the process.
 static KILL_AT: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// The system calls that change files, or that have the kernel change them.
+/// The system calls that change files, or that make the kernel change them.
 const CHANGES: &[libc::c_long] = &[
     libc::SYS_write,
     libc::SYS_writev,
@@ -54,7 +54,7 @@ pub fn kill_at(n: u64) {
 
 /// Kills this process.
 pub fn kill() -> ! {
-    // SAFETY: the call has no memory.
+    // SAFETY: the call accesses no memory.
     unsafe { libc::kill(process::id().cast_signed(), libc::SIGKILL) };
     loop {
         thread::park();
@@ -76,7 +76,7 @@ fn filter() -> Vec<libc::sock_filter> {
     let mut program = vec![statement(load, 0)];
     for call in CHANGES {
         if *call == libc::SYS_write {
-            // The test reads the lines of the standard output. They are no changes of files.
+            // The test reads the lines of the standard output. They do not count as changes of files.
             program.push(jump(*call as u32, 0, 4));
             program.push(statement(load, 16));
             program.push(jump(libc::STDOUT_FILENO as u32, 0, 1));
@@ -95,7 +95,7 @@ fn filter() -> Vec<libc::sock_filter> {
 fn install() -> io::Result<OwnedFd> {
     let mut program = filter();
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: the program lives until the call returns. The kernel returns a descriptor that nobody else owns.
+    // SAFETY: the program lives until the call returns. The kernel returns a descriptor that no other code owns.
     unsafe {
         if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 {
             return Err(io::Error::last_os_error());
@@ -116,14 +116,14 @@ fn install() -> io::Result<OwnedFd> {
 /// Counts calls, and kills the process at the chosen one.
 fn supervise(notifications: &OwnedFd) {
     loop {
-        // SAFETY: zeros are a valid notification, and the kernel wants them.
+        // SAFETY: zeros are a valid notification, and the kernel requires them.
         let mut notification: libc::seccomp_notif = unsafe { std::mem::zeroed() };
         // SAFETY: the kernel writes one notification.
         let received = unsafe {
             libc::ioctl(notifications.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut notification)
         };
         if received != 0 {
-            // A signal came, or the thread that was to be stopped has died.
+            // A signal arrived, or the thread that should be stopped has died.
             continue;
         }
         if CALLS.fetch_add(1, Ordering::SeqCst) + 1 >= KILL_AT.load(Ordering::SeqCst) {
@@ -136,10 +136,10 @@ fn supervise(notifications: &OwnedFd) {
     }
 }
 
-/// Begins to count. An error says that this kernel, or a filter of the container, does not allow that.
+/// Begins to count. Fails if this kernel, or a filter of the container, does not allow that.
 pub fn watch() -> io::Result<()> {
     let (send, receive) = mpsc::channel::<OwnedFd>();
-    // It starts before the filter is installed, so it does not have the filter.
+    // This thread starts before the filter is installed, so it does not have the filter.
     thread::spawn(move || receive.recv().iter().for_each(supervise));
     let notifications = install()?;
     send.send(notifications).map_err(io::Error::other)

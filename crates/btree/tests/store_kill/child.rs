@@ -1,7 +1,7 @@
-//! The process that is killed: it does one operation of a store, and reports each phase and each commit on its standard output.
+//! The process that is killed. It runs one operation of a store, and reports each phase and each commit on its standard output.
 //!
-//! It kills itself, because only then is a kill as exact as a system call. To the store, that is no different from a kill by
-//! another process: SIGKILL runs no code.
+//! It kills itself, because only then a kill is exact to a system call. To the store, this does not differ from a kill by another
+//! process, because SIGKILL runs no code.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -24,7 +24,7 @@ pub const FOLDER: &str = "BEDPLATE_TEST_STORE";
 pub const TASK: &str = "BEDPLATE_TEST_STORE_TASK";
 /// Transactions of each thread in [`Operation::Commit`].
 const TRANSACTIONS: u64 = 60;
-/// A compaction reports its progress after so many records.
+/// Number of records after which a compaction reports its progress.
 const PROGRESS_RECORDS: u64 = 1000;
 
 /// The operation that a child does.
@@ -40,9 +40,9 @@ pub enum Operation {
     Backup,
     /// Loads a dump into the store. Threads commit until the trees appear.
     Load(Dump),
-    /// Makes a new store of a dump.
+    /// Makes a new store from a dump.
     Build,
-    /// Makes the pages anew.
+    /// Rebuilds the pages.
     Compact,
 }
 
@@ -59,7 +59,7 @@ impl Operation {
         Self::Compact,
     ];
 
-    /// Its phases, in their order.
+    /// Its phases, in order.
     pub fn phases(self) -> &'static [&'static str] {
         match self {
             Self::Create => &["create"],
@@ -75,13 +75,13 @@ impl Operation {
     }
 }
 
-/// When the child dies, counted from the beginning of a phase.
+/// The moment when the child dies, counted from the beginning of a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kill {
     Never,
     /// At the n-th system call that changes files.
     Call(u64),
-    /// After so many microseconds.
+    /// After this number of microseconds.
     Micros(u64),
 }
 
@@ -90,7 +90,7 @@ pub enum Kill {
 pub struct Task {
     /// An index of [`Operation::ALL`].
     pub operation: usize,
-    /// Which of the two dumps is loaded.
+    /// Whether it loads the odd one of the two dumps.
     pub odd: bool,
     /// An index of the operation's phases.
     pub phase: usize,
@@ -135,7 +135,7 @@ impl FromStr for Task {
 
 static CURRENT: OnceLock<(Task, Instant)> = OnceLock::new();
 
-/// A phase begins. The line has the calls and the microseconds since the beginning of the process.
+/// Reports that a phase begins. The line has the calls and the microseconds since the start of the process.
 fn phase(name: &str) {
     let (task, start) = CURRENT.get().expect("the task is known");
     println!("@phase {} {} {name}", calls::count(), start.elapsed().as_micros());
@@ -154,7 +154,7 @@ fn phase(name: &str) {
     }
 }
 
-/// Transactions of one thread, until the condition is false. It holds the gate for reading during each transaction.
+/// Runs transactions of one thread, until the condition is false. The thread holds the gate for reading during each transaction.
 fn commit(
     store: &Store,
     trees: &[NamedTree; 2],
@@ -163,7 +163,7 @@ fn commit(
     goes_on: impl Fn(u64) -> bool,
 ) {
     let first = {
-        // This reads in a transaction, too.
+        // This includes a transaction that reads.
         let _gate = gate.read().unwrap();
         workload::last(store, trees, thread).unwrap() + 1
     };
@@ -309,7 +309,7 @@ fn operate(task: &Task, folder: &Path) -> Result<()> {
     }
 }
 
-/// Does the task of the environment, if there is one.
+/// Runs the task of the environment, if there is one.
 pub fn run() {
     let (Some(folder), Ok(task)) = (std::env::var_os(FOLDER), std::env::var(TASK)) else { return };
     let task: Task = task.parse().unwrap();

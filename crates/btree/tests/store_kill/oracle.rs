@@ -11,7 +11,7 @@ use super::workload::{self, Dump, Model, THREADS};
 /// A number for each thread that commits.
 pub type Commits = [u64; THREADS as usize];
 
-/// The lines of a child.
+/// The report of a child.
 #[derive(Debug, Default)]
 pub struct Report {
     /// The last commit of each thread.
@@ -33,7 +33,7 @@ pub struct Oracle {
     commits: Commits,
     /// The file of the pages.
     inode: u64,
-    /// Which dump the next load of each kind has.
+    /// The dump that the next load of each kind uses.
     odd: [bool; 3],
 }
 
@@ -72,7 +72,7 @@ fn compare(what: &str, found: &Model, expected: &Model) {
 }
 
 impl Oracle {
-    /// Makes a store in a folder, and the dumps that are loaded into it.
+    /// Makes a store in a folder, and the dumps that are loaded into it later.
     pub fn new(folder: &Path) -> Self {
         for dump in Dump::ALL {
             for odd in [false, true] {
@@ -106,7 +106,7 @@ impl Oracle {
         self.folder.join("store/pages").metadata().unwrap().ino()
     }
 
-    /// Which dump an operation loads.
+    /// The dump that an operation loads.
     pub fn odd(&self, operation: Operation) -> bool {
         match operation {
             Operation::Load(dump) => self.odd[dump as usize],
@@ -114,7 +114,7 @@ impl Oracle {
         }
     }
 
-    /// The content with all commits that a store has, which are at least `least`, and at most one of each thread more than
+    /// The content with all commits that a store has. They are at least `least`, and at most one of each thread more than
     /// `reported`.
     fn advanced(&self, found: Commits, least: &Commits, reported: &Commits) -> Model {
         let mut model = self.model.clone();
@@ -134,7 +134,7 @@ impl Oracle {
         model
     }
 
-    /// Checks the store itself. Afterwards it is closed, or is to be recovered, as `closes` says.
+    /// Checks the store itself. Afterwards it is closed, or needs recovery, as `closes` says.
     pub fn check(&mut self, operation: Operation, report: &Report, closes: bool) -> Outcome {
         verify(&self.folder.join("store"));
         let store = workload::open(&self.folder.join("store")).unwrap();
@@ -158,7 +158,7 @@ impl Oracle {
         outcome
     }
 
-    /// Compares the content of the store with what it is with and without the effect of an operation.
+    /// Compares the content of the store with the expected content with and without the effect of an operation.
     fn check_operation(
         &mut self,
         operation: Operation,
@@ -218,7 +218,7 @@ impl Oracle {
         records.extend(new.iter().take(merged).map(|(key, value)| (key.clone(), value.clone())));
         compare("in a merge", found, &expected);
         assert!(merged.is_multiple_of(10_000), "{merged} records are merged");
-        // An interrupted merge may have been begun before.
+        // An interrupted merge may have begun before.
         if merged == 0 { Outcome::Nothing } else { Outcome::Partial }
     }
 
@@ -253,7 +253,7 @@ impl Oracle {
         outcome
     }
 
-    /// A directory in which a store was being created has a store without the last trees, or none yet.
+    /// A directory in which a store was being created has a store without the last trees, or no store yet.
     fn check_created(&self, directory: &Path, report: &Report) -> Outcome {
         match Store::verify(directory, &mut |_| {}) {
             Ok(verified) => assert!(verified.is_sound(), "{:?}", verified.damages),

@@ -7,7 +7,7 @@ use bedplate_btree::store::{NamedTree, Result, Store, WriteTransaction};
 
 /// Threads that commit.
 pub const THREADS: u64 = 3;
-/// Each thread has so many keys in each tree, and one more for the number of its last commit.
+/// Number of keys of each thread in each tree. One more key has the number of its last commit.
 const SLOTS: u64 = 40;
 /// Each thread increments the shared counter in every fourth transaction.
 const COUNTS: u64 = 4;
@@ -93,7 +93,7 @@ pub fn apply(model: &mut Model, thread: u64, n: u64) {
     }
 }
 
-/// All that a store has.
+/// The content of a store.
 pub fn content(store: &Store) -> Result<Model> {
     let snapshot = store.read()?;
     let mut model = Model::new();
@@ -110,9 +110,9 @@ pub fn content(store: &Store) -> Result<Model> {
 pub enum Dump {
     /// Two trees that the store does not have.
     Refuse,
-    /// Two trees that take the places of others.
+    /// Two trees that replace others.
     Replace,
-    /// A tree whose records are put into another one. They are more than one transaction of a load has.
+    /// A tree whose records are put into another one. It has more records than one transaction of a load.
     Merge,
 }
 
@@ -142,7 +142,7 @@ impl Dump {
     }
 }
 
-/// Some of the lengths take overflow pages.
+/// Some of the lengths need overflow pages.
 fn long(n: u64) -> usize {
     [10, 300, 1400, 5000][(n % 4) as usize]
 }

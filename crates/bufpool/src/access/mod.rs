@@ -1,7 +1,7 @@
-//! How a thread gets access to a page.
+//! Access of a thread to a page.
 //!
 //! - [`pin`]: takes a page;
-//! - [`fault`]: reads a page in that is not in memory;
+//! - [`fault`]: reads an absent page into memory;
 //! - [`prefetch`]: reads pages in before a thread needs them, with the thread in [`prefetch_queue`];
 //! - [`guard`]: the guards of a thread that holds or reads a page;
 //! - [`payload`]: the bytes of a page, which one thread changes while others read them;

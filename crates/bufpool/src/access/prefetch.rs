@@ -1,12 +1,12 @@
 //! Pages that are brought in together, before they are needed one by one.
 //!
-//! Both ways claim what is absent, taking room that is free or clean and waiting for none, and do less where there is no
-//! room. What is in flight is room that comes back.
+//! Both functions claim the absent pages. They use frames that are free or have clean pages, and do not wait for any. Without
+//! enough frames, they leave pages out. The frames of reads in flight become usable again.
 //!
-//! [`Pool::fetch`] has storage read what it claimed, and publishes it when all of it is there: whoever needs one of the pages
-//! waits for the slowest. [`Pool::prefetch`] leaves that to a thread of the pool's (`prefetch_queue`) and returns at once. What the
-//! thread has read is published by whoever is about to wait for a page or for room ([`Pool::pause`]), or asks for more; until
-//! then it is locked like any other page that is being brought in. So a reader waits for the page it needs, and for no other.
+//! [`Pool::fetch`] reads the claimed pages and publishes them when all are read. A thread that needs one of them waits for the
+//! slowest. [`Pool::prefetch`] leaves the reads to a thread of the pool (`prefetch_queue`) and returns at once. A thread that is
+//! about to wait for a page or for a frame ([`Pool::pause`]), or that asks for more, publishes the pages that were read. Until
+//! then they are locked, like any page that is being read in. So a reader waits only for the page that it needs.
 
 use crate::access::backoff::Backoff;
 use crate::access::fault::Claim;
@@ -15,12 +15,11 @@ use crate::pool::Pool;
 use crate::protocol::frame_table::FrameId;
 
 impl Pool {
-    /// Brings those of the pages in that are not in memory, all at once, and returns when they are there: one submission to
-    /// storage, and one wait, for as many as there are.
+    /// Reads those of the pages that are not in memory, with one submission to storage, and returns when all are read.
     ///
-    /// It is advice like [`Pool::prefetch`], for pages that are needed right away. It does not wait for pages that others
-    /// are bringing in, and where there is no room that is free or clean, it does less; a page that it left out is brought
-    /// in when it is asked for.
+    /// The call is advice like [`Pool::prefetch`], for pages that are needed right away. It does not wait for pages that other
+    /// threads are reading in. Without enough frames that are free or clean, it leaves pages out. Such a page is read when a
+    /// thread accesses it.
     pub fn fetch(&self, pages: &[PageId]) {
         self.publish_prefetched();
         let claims = self.claim_absent(pages);
@@ -28,11 +27,11 @@ impl Pool {
             return;
         }
         let _settled = self.prefetch_queue.settle_when_dropped(claims.len());
-        // SAFETY: claims live longer than reads, of which each has one.
+        // SAFETY: each claim has one read, and lives longer than that read.
         let mut reads: Vec<_> = claims.iter().map(|claim| unsafe { claim.reading() }).collect();
         self.store.storage.read(&mut reads);
         for (claim, read) in claims.into_iter().zip(reads) {
-            // Should it be dropped: whoever needs it reads it again, and is told.
+            // If the check fails, the claim is dropped: a thread that needs the page reads it again, and gets the error.
             if claim.verify(read).is_ok() {
                 self.counters.read.add(1);
                 claim.publish();
@@ -40,15 +39,15 @@ impl Pool {
         }
     }
 
-    /// Begins to bring pages in that are not in memory, and returns at once: they arrive later, in any order. Whoever
+    /// Begins to read pages that are not in memory, and returns at once. The pages arrive later, in any order. A thread that
     /// needs one of them earlier waits for that one.
     ///
-    /// It is advice. It takes room from pages that are clean and have not been used for long; where that is not enough, or
-    /// half of the memory is on its way already, the last of the pages are left out. A page that cannot be read is an error
-    /// for whoever needs it.
+    /// The call is advice. It takes frames from clean pages that have not been used for long. If these are not enough, or if half
+    /// of the memory is in flight already, it leaves the last of the pages out. A page that cannot be read is an error for the
+    /// thread that accesses it.
     pub fn prefetch(&self, pages: &[PageId]) {
         self.publish_prefetched();
-        // Where there is no thread, nothing is claimed that nobody would read.
+        // Without the thread, no page is claimed, because nothing would read it.
         if !pages.iter().any(|page| self.would_read(*page))
             || !self.prefetch_queue.is_running(&self.store.storage)
         {
@@ -58,14 +57,14 @@ impl Pool {
         self.prefetch_queue.ask(requests);
     }
 
-    /// Claims those of the pages that are not in memory, as long as there is room. They are counted as being in flight.
+    /// Claims those of the pages that are not in memory, while there are frames. They count as in flight.
     fn claim_absent(&self, pages: &[PageId]) -> Vec<Claim<'_>> {
         let mut claims = Vec::new();
         for page in pages.iter().copied().filter(|page| self.would_read(*page)) {
             if self.engine.refresh(page) || self.engine.is_claimed(page) {
                 continue;
             }
-            // Others need room, too.
+            // Other threads need frames too.
             if !self.prefetch_queue.begin(self.frames.count() / 2) {
                 break;
             }
@@ -87,8 +86,8 @@ impl Pool {
         claims
     }
 
-    /// Whether a page exists and seems not to be in memory, so that its use would read it from storage. It is advice, because
-    /// others bring pages in and evict pages meanwhile.
+    /// Whether a page exists and seems not to be in memory, so that an access would read it from storage. The answer is only a
+    /// hint, because other threads read and evict pages meanwhile.
     pub fn would_read(&self, page: PageId) -> bool {
         let owner = self.layout.owner(page.0);
         let is_present =
@@ -96,7 +95,7 @@ impl Pool {
         page.0 < self.limit && !is_present() && self.check(page).is_ok()
     }
 
-    /// A frame for which nobody has to wait.
+    /// Takes a frame without waiting.
     fn frame_at_once(&self) -> Option<FrameId> {
         self.take_free_frame().or_else(|| {
             self.evict_clean();
@@ -107,7 +106,7 @@ impl Pool {
     /// Publishes pages that have been read ahead.
     pub(crate) fn publish_prefetched(&self) {
         for arrival in self.prefetch_queue.take() {
-            // Should it be dropped: what it asked for is not there, and whoever needs it asks again.
+            // If the claim is dropped, the page stays absent, and a thread that needs it reads it again.
             let claim = Claim::of(self, arrival.frame, arrival.page);
             if claim.accept(arrival.result).is_ok() {
                 self.counters.read.add(1);
@@ -126,7 +125,7 @@ impl Pool {
         self.pause(backoff);
     }
 
-    /// Waits a little for a page or for room. What has been read ahead may be it.
+    /// Waits a little for a page or for a frame. A page that was read ahead may be the one.
     pub(crate) fn pause(&self, backoff: &mut Backoff) {
         self.publish_prefetched();
         backoff.pause();

@@ -1,7 +1,7 @@
-//! The thread that reads ahead, and what it has read and nobody has published yet (`prefetch`).
+//! The thread that reads ahead, and the pages that it has read and no thread has published yet (`prefetch`).
 //!
-//! It knows storage and memory and nothing of the protocol. It is started by the first request, and joined before the memory
-//! that it writes is given back. The locks of `queue` and `arrived` are leaves.
+//! It knows storage and memory, but not the protocol. The first request starts it. It is joined before the memory that it writes
+//! is released. The locks of `queue` and `arrived` are leaves.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,13 +17,13 @@ use crate::page_size::PageSize;
 use crate::protocol::frame_table::FrameId;
 use crate::storage::{Read, Storage};
 
-/// It calls nothing deep.
+/// The thread makes no deep calls.
 const STACK: usize = 256 << 10;
 
-/// Whether what was read is the page.
+/// Checks that the content of the memory is the page.
 ///
 /// # Safety
-/// `memory` is a page of this size, aligned and initialised, that nobody writes meanwhile.
+/// `memory` is a page of this size, aligned and initialised, and no thread writes it meanwhile.
 pub(crate) unsafe fn verify(
     memory: *const u8,
     size: PageSize,
@@ -31,38 +31,38 @@ pub(crate) unsafe fn verify(
     result: io::Result<()>,
 ) -> Result<()> {
     result.map_err(|source| Error::Read { page, source })?;
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     page::verify(unsafe { image_at(memory, size) }, page).map_err(|damage| Error::Damaged { page, damage })
 }
 
 /// The image of a page in memory.
 ///
 /// # Safety
-/// As for [`verify`], during `'a`.
+/// The same as for [`verify`], during `'a`.
 pub(crate) unsafe fn image_at<'a>(memory: *const u8, size: PageSize) -> &'a Image {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     unsafe { slice::from_raw_parts(memory, size.bytes()) }
 }
 
-/// What is to be read for a page that is claimed.
+/// A read for a page that is claimed.
 pub(crate) struct Request {
     pub frame: FrameId,
     pub page: PageId,
     pub read: Read<'static>,
 }
 
-/// A page whose reading has ended.
+/// A page whose read has ended.
 pub(crate) struct Arrival {
     pub frame: FrameId,
     pub page: PageId,
     pub result: Result<()>,
 }
 
-/// What a pool reads ahead.
+/// The reads ahead of a pool.
 #[derive(Default)]
 pub(crate) struct PrefetchQueue {
     shared: Arc<Shared>,
-    /// And the process that it is in.
+    /// The thread, and the process that it runs in.
     thread: Mutex<Option<(JoinHandle<()>, u32)>>,
     /// Pages that are claimed and not yet published.
     in_flight: AtomicUsize,
@@ -84,7 +84,7 @@ struct Shared {
     queue: Mutex<Queue>,
     bell: Condvar,
     arrived: Mutex<Vec<Arrival>>,
-    /// How many those are.
+    /// Number of those pages.
     count: AtomicUsize,
 }
 
@@ -99,12 +99,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl PrefetchQueue {
-    /// How many pages are on their way: room that comes back.
+    /// Number of pages in flight. Their frames become usable again.
     pub fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Acquire)
     }
 
-    /// Starts the thread, if it is not there. Without one, nothing is read ahead.
+    /// Starts the thread, if it does not run. Without it, no page is read ahead.
     pub fn is_running(&self, storage: &Arc<dyn Storage>) -> bool {
         let mut thread = lock(&self.thread);
         if thread.is_none() {
@@ -116,18 +116,18 @@ impl PrefetchQueue {
         thread.is_some()
     }
 
-    /// Counts a page that is about to be claimed, unless so many are in flight already.
+    /// Counts a page that is about to be claimed. Returns false if `most` pages are in flight already.
     pub fn begin(&self, most: usize) -> bool {
         let more = |pages: usize| (pages < most).then_some(pages + 1);
         self.in_flight.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok()
     }
 
-    /// Pages that the caller reads by himself are in flight until this is dropped.
+    /// Until this is dropped, the pages that the caller reads itself are in flight.
     pub fn settle_when_dropped(&self, pages: usize) -> impl Drop + '_ {
         InFlight { arrivals: self, pages }
     }
 
-    /// Has pages read that have begun, whose memory is the thread's until they arrive.
+    /// Queues reads of claimed pages. Their memory belongs to the thread until they arrive.
     pub fn ask(&self, requests: Vec<Request>) {
         if requests.is_empty() {
             return;
@@ -136,12 +136,12 @@ impl PrefetchQueue {
         self.shared.bell.notify_one();
     }
 
-    /// A page that arrived has been published, or given up.
+    /// Counts a page that has arrived and has been published or abandoned.
     pub fn settled(&self) {
         self.in_flight.fetch_sub(1, Ordering::Release);
     }
 
-    /// What has been read and is to be published by the caller.
+    /// Takes the pages that have been read. The caller publishes them.
     pub fn take(&self) -> Vec<Arrival> {
         if self.shared.count.load(Ordering::Acquire) == 0 {
             return Vec::new();
@@ -153,7 +153,7 @@ impl PrefetchQueue {
 }
 
 impl Shared {
-    /// What the thread does.
+    /// Runs the thread.
     fn run(&self, storage: &dyn Storage) {
         while let Some(some) = self.next() {
             let (places, mut reads): (Vec<_>, Vec<_>) =
@@ -163,7 +163,7 @@ impl Shared {
             storage.read_each(&mut reads, &mut |index, result: io::Result<()>| {
                 let (frame, page) = places[index];
                 let (memory, size) = memory[index];
-                // SAFETY: the claim's memory, which storage has written and nobody else writes.
+                // SAFETY: the claim's memory, which only storage has written.
                 let result = unsafe { verify(memory, size, page, result) };
                 let mut arrived = lock(&self.arrived);
                 arrived.push(Arrival { frame, page, result });
@@ -172,7 +172,7 @@ impl Shared {
         }
     }
 
-    /// What is to be read next, or none if the pool is being dropped.
+    /// Waits for the next reads. Returns none if the pool is being dropped.
     fn next(&self) -> Option<Vec<Request>> {
         let queue = lock(&self.queue);
         let idle = |queue: &mut Queue| queue.requests.is_empty() && !queue.closed;

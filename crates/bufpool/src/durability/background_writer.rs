@@ -1,9 +1,9 @@
 //! Writing dirty pages while the caller does other things: the page provider's part of write-back.
 //!
 //! A batch of pages is copied, as `write_back` does. Then the log is made durable up to the last record about the pages, and with
-//! a double-write area the copies are made durable there. The caller waits for both, but one fsync is for all batches that
-//! begin together. The writes of the pages in their places are then in flight, of up to [`MOST_BATCHES`] batches, and end in
-//! any order ([`BackgroundWriter::reap`]).
+//! a double-write area the copies are made durable there. The caller waits for both, but one fsync covers all batches that begin
+//! together. Then the writes of the pages in their places are in flight, for up to [`MOST_BATCHES`] batches. They end in any
+//! order ([`BackgroundWriter::reap`]).
 //!
 //! The gate of `page_store` is held from the first write in flight until the last one has ended.
 
@@ -21,13 +21,13 @@ use crate::pool::Core;
 use crate::protocol::frame_table::FrameId;
 use crate::storage::{AtOnce, WriteBatch, WriteQueue};
 
-/// The most batches in flight. The next batch waits until one of them has ended.
+/// Maximum number of batches in flight. The next batch waits until one of them has ended.
 pub(crate) const MOST_BATCHES: usize = 4;
 
 /// The writes of one thread that are in flight.
 pub(crate) struct BackgroundWriter<'c> {
     core: &'c Core,
-    /// Dropped before `batches`, because it waits for the writes that it has.
+    /// Is dropped before `batches`, because the drop waits for the writes in flight.
     queue: Box<dyn WriteQueue + 'c>,
     batches: HashMap<u64, InFlight<'c>>,
     /// Pages in flight.
@@ -63,12 +63,12 @@ impl<'c> BackgroundWriter<'c> {
         }
     }
 
-    /// How many pages are in flight.
+    /// Number of pages in flight.
     pub fn pages_in_flight(&self) -> usize {
         self.pages
     }
 
-    /// How many batches can begin now. If none can, one of those in flight has to end first.
+    /// Number of batches that can begin now. If it is 0, one of those in flight has to end first.
     pub fn room(&self) -> usize {
         let in_flight = self.batches.len();
         // A thread that has no batch in flight may wait for a region of the double-write area.
@@ -76,8 +76,8 @@ impl<'c> BackgroundWriter<'c> {
         (MOST_BATCHES - in_flight).min(regions)
     }
 
-    /// Begins to write the dirty pages of frames, as many as there is room for. Pages that other threads hold are left out. Returns
-    /// batches that could not begin. Their pages are dirty as before.
+    /// Begins to write the dirty pages of frames, up to the number that there is room for. Pages that other threads hold are left
+    /// out. Returns batches that could not begin. Their pages are dirty as before.
     pub fn begin(&mut self, frames: &mut [FrameId]) -> Vec<Ended> {
         let core = self.core;
         core.sort_by_page(frames);

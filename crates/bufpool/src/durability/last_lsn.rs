@@ -9,7 +9,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The number; it has a cache line of its own, because all writers change it.
+/// The number. It has a cache line of its own, because all writers change it.
 #[repr(align(128))]
 pub(crate) struct LastLsn(AtomicU64);
 

@@ -1,4 +1,4 @@
-//! The user's write-ahead log, as far as the pool needs to know it.
+//! The part of the user's write-ahead log that the pool needs.
 
 use std::io;
 
@@ -16,13 +16,13 @@ use crate::pool::Pool;
 ///    not noticed.
 /// 2. The user holds a page exclusively while it appends a record about it, and then calls `set_lsn`.
 /// 3. The record after which nothing refers to a page has its number in some page before the user frees the first one.
-/// 4. The first record about a page that was allocated has the page's whole payload. Redo of that record finds zeros, or
-///    what the page had in an earlier life, or a list of free pages.
+/// 4. The first record about a page that was allocated has the page's whole payload. Redo of that record finds zeros, the page's
+///    content from an earlier use, or a list of free pages.
 ///
 /// A page that [`Pool::allocate`](crate::Pool::allocate) returns has zeros, and the greatest number that the pool has
 /// seen. So its number does not tell whether the log has an image of it; rule 4 does.
 pub trait Log: Send + Sync {
-    /// Up to which number, inclusive, records are durable.
+    /// The number up to which, inclusive, records are durable.
     fn durable_lsn(&self) -> u64;
 
     /// Returns when records up to this number, inclusive, are durable. It must not use the pool.

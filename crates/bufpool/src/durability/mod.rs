@@ -9,8 +9,8 @@
 //! - [`superblock`]: the pool's own record;
 //! - [`page_allocator`]: which pages are in use;
 //! - [`last_lsn`]: the number that pages carry without a record of their own;
-//! - [`log`]: what the pool has to know of its user's write-ahead log;
-//! - [`recovery`]: what that user calls after a crash.
+//! - [`log`]: the part of the user's write-ahead log that the pool needs;
+//! - [`recovery`]: the functions that the user calls after a crash.
 
 pub(crate) mod background_writer;
 pub(crate) mod double_write;

@@ -7,8 +7,8 @@
 //!
 //! # Why the list may overwrite pages that the log knows
 //!
-//! After a later crash, replay may begin before the close. It then finds records about a page X of the list. Redo must
-//! skip all of them, because X has no content any more.
+//! After a later crash, replay may begin before the close. It then finds records about a page X of the list. Redo must skip all
+//! of them, because X has no content.
 //!
 //! Let L be the greatest number that was put into any page until the close (`last_lsn`). Pages of the list carry L.
 //!
@@ -18,10 +18,10 @@
 //!    refers to X was in some page before X was freed, so its number is at most L. The close makes the log durable up to
 //!    L before it overwrites X. So every replay includes that record.
 //! 3. *Records about X from after the close are applied.* Their numbers are greater than L, because numbers rise, also
-//!    across a crash: L is durable. The first of them has the whole page (rule 4 of [`Log`](crate::Log)), so the list is
-//!    no part of the result.
-//! 4. *A close that fails changes nothing of this.* Some pages of the list have L, the others have their old content and
-//!    number, and 1 to 3 hold for both.
+//!    across a crash: L is durable. The first of them has the whole page (rule 4 of [`Log`](crate::Log)), so the list is not part
+//!    of the result.
+//! 4. *A close that fails does not change this.* Some pages of the list have L, the others have their old content and number, and
+//!    1 to 3 hold for both.
 //! 5. *A crash in the middle of the close tears X at worst.* Pages of the list are written like other pages. With
 //!    double writes, X is restored from a copy: of the list, with L, or of X's last content. Without them, the log has
 //!    images after each sync, and the first record about X that is replayed is one.
@@ -48,7 +48,7 @@ use crate::page_size::PageSize;
 use crate::protocol::counted_mutex::CountedMutex;
 use crate::storage::{Storage, read};
 
-/// How many bytes a file grows by at least.
+/// Minimum number of bytes by which a file grows.
 const CHUNK: u64 = 16 << 20;
 
 /// Free pages in one page of the list, behind its successor and its count.
@@ -59,7 +59,7 @@ const fn entries(size: PageSize) -> usize {
 /// The pages of a pool.
 pub(crate) struct PageAllocator {
     state: CountedMutex<State>,
-    /// The same as in the state, for those who only look.
+    /// The same as in the state, for threads that do not take the lock.
     end: AtomicU64,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct State {
 }
 
 impl PageAllocator {
-    /// `limit` is how many pages there may ever be.
+    /// `limit` is the maximum number of pages.
     pub fn new(free: BTreeSet<u64>, unwritten: Range<u64>, end: u64, room: u64, limit: u64) -> Self {
         Self {
             state: CountedMutex::new(State { free, unwritten, end, room, limit }),
@@ -87,7 +87,7 @@ impl PageAllocator {
         self.state.lock()
     }
 
-    /// How often a thread found the allocator locked.
+    /// Number of times that a thread found the allocator locked.
     pub fn waits(&self) -> u64 {
         self.state.waits()
     }
@@ -109,7 +109,7 @@ impl PageAllocator {
         if state.unwritten.is_empty() { state.end } else { state.unwritten.start }
     }
 
-    /// A page that is not in use.
+    /// Allocates a page that is not in use.
     pub fn allocate(&self, store: &PageStore) -> Result<PageId> {
         let mut state = self.lock();
         if let Some(page) = state.free.pop_first() {
@@ -125,7 +125,7 @@ impl PageAllocator {
         Ok(PageId(page))
     }
 
-    /// Makes sure that so many pages can be allocated without making the storage larger, as long as nobody else allocates.
+    /// Ensures that `pages` pages can be allocated without a growth of the storage, as long as no other thread allocates.
     pub fn reserve(&self, pages: u64, store: &PageStore) -> Result<()> {
         let mut state = self.lock();
         let more = pages.saturating_sub(state.free.len() as u64);
@@ -136,7 +136,7 @@ impl PageAllocator {
         state.grow(room, store)
     }
 
-    /// Takes a certain page into use, and all up to it.
+    /// Allocates a certain page, and all pages up to it.
     pub fn allocate_at(&self, page: PageId, store: &PageStore) -> Result<()> {
         let mut state = self.lock();
         if page.0 < FIRST || page.0 >= state.limit {
@@ -145,7 +145,7 @@ impl PageAllocator {
         state.free.remove(&page.0);
         if page.0 >= state.end {
             state.grow(page.0 + 1, store)?;
-            // None of the new pages was written, the one that is asked for included.
+            // None of the new pages was written, including the requested one.
             let empty = state.unwritten.is_empty();
             let first = if empty { state.end } else { state.unwritten.start };
             state.unwritten = first..page.0 + 1;
@@ -155,7 +155,7 @@ impl PageAllocator {
         Ok(())
     }
 
-    /// The page is not in use any more. False if it was not.
+    /// Frees a page. Returns false if it was not in use.
     pub fn free(&self, page: PageId) -> bool {
         self.lock().free.insert(page.0)
     }
@@ -166,9 +166,9 @@ impl State {
         self.end
     }
 
-    /// Makes room for at least so many pages. How many there are is durable before one of them is given out: after a crash,
-    /// none is given out twice. The record has the roots as they are now, which may be of pages that were not written: so
-    /// it says that the pool is open.
+    /// Makes room for at least `pages` pages. The new number is durable before one of them is allocated, so that a crash cannot
+    /// make the pool allocate a page twice. The record contains the current roots, which may refer to pages that were not
+    /// written. So it says that the pool is open.
     fn grow(&mut self, pages: u64, store: &PageStore) -> Result<()> {
         if pages <= self.room {
             return Ok(());
@@ -195,11 +195,11 @@ impl State {
         Ok(())
     }
 
-    /// Writes the list of free pages into the first of them, with a log sequence number. Returns the first page of it, zero
-    /// if there is none.
+    /// Writes the list of free pages into the first of them, with a log sequence number. Returns its first page, or zero if no
+    /// page is free.
     pub fn save(&self, store: &PageStore, lsn: u64) -> Result<u64> {
         let all: Vec<u64> = self.free.iter().copied().collect();
-        // As many pages as the list takes are in it like the others: they are free.
+        // The pages that store the list are in it like the others, because they are free.
         let list: Vec<(u64, &[u64])> = all.iter().copied().zip(all.chunks(entries(store.size))).collect();
         let mut buffer = Buffer::new(store.size, TOGETHER);
         let mut next = 0;
@@ -234,7 +234,7 @@ impl State {
             let pages: Vec<PageId> = missing.map(|(page, _)| PageId(page)).collect();
             for (page, image) in pages.iter().zip(buffer.images_mut(0..pages.len())) {
                 image.fill(0);
-                // Storage accepted this page, and has nothing of it.
+                // Storage accepted this page, but lost it.
                 if !store.pages_since_sync().is_last(*page, image) {
                     return Err(Error::Lost { page: *page });
                 }
@@ -250,7 +250,7 @@ impl State {
     }
 }
 
-/// Writes pages like those of the user; the caller keeps others from writing.
+/// Writes pages like those of the user. The caller keeps other threads from writing.
 fn write_pages(store: &PageStore, pages: &[PageId], images: Images<'_>) -> Result<()> {
     for write in store.write(pages, images) {
         let page = PageId(write.page());
@@ -280,7 +280,7 @@ pub(crate) fn load(storage: &dyn Storage, size: PageSize, first: u64, end: u64) 
         }
         let before = free.len();
         free.extend(words.take(count as usize).filter(|page| (FIRST..end).contains(page)));
-        // No page is in it twice, so a circle ends here, too.
+        // No page is in it twice, so a cycle ends here too.
         if free.len() != before + count as usize {
             return Err(sense());
         }
@@ -292,10 +292,10 @@ fn words(image: &Image) -> impl Iterator<Item = u64> {
     image[HEADER..].chunks_exact(8).map(|word| u64::from_le_bytes(*word.first_chunk().expect("8 bytes")))
 }
 
-/// Where pages end that were ever written: behind the last one that is not zeros.
+/// Finds the end of the pages that were ever written: the page after the last one that is not zeros.
 ///
-/// Pages before it may be zeros, so there is no halving here: storage tells from where on it has nothing, and the rest,
-/// which is short then, is read from its end.
+/// Pages before it may be zeros, so a binary search cannot find it. Storage tells where its data ends. The rest, which is short
+/// then, is read from its end.
 pub(crate) fn find_end(storage: &dyn Storage, size: PageSize, at_least: u64, room: u64) -> Result<u64> {
     let mut buffer = Buffer::new(size, TOGETHER);
     let room = room.max(at_least);

@@ -28,7 +28,7 @@ pub(crate) struct PageStore {
     pub size: PageSize,
     gate: RwLock<()>,
     superblock: Mutex<Superblock>,
-    /// Storage says that the pool is open.
+    /// Whether storage says that the pool is open.
     open: AtomicBool,
     group_fsync: GroupFsync,
     pages_since_sync: PagesSinceSync,
@@ -53,12 +53,12 @@ impl PageStore {
         self.superblock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until nobody writes pages, and keeps others from it.
+    /// Waits until no thread writes pages, and prevents further writes.
     pub fn stop(&self) -> RwLockWriteGuard<'_, ()> {
         self.gate.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Before pages are written, and until they are.
+    /// Must be called before pages are written. The caller holds the result until the writes have ended.
     pub fn begin(&self) -> Result<RwLockReadGuard<'_, ()>> {
         let gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
         if !self.open.load(Ordering::Acquire) {
@@ -74,13 +74,13 @@ impl PageStore {
     /// Makes a record durable.
     pub fn store(&self, superblock: &mut Superblock) -> Result<()> {
         if superblock.clean {
-            // Should this fail, it may be in storage nevertheless.
+            // If this fails, the record may be in storage nevertheless.
             self.open.store(false, Ordering::Release);
         }
         let before = superblock.generation;
         superblock.store(&*self.storage)?;
         if let Err(error) = self.sync() {
-            // The same copy is written again: the other one is durable.
+            // The next attempt writes the same copy, because the other one is durable.
             superblock.generation = before;
             return Err(error);
         }
@@ -93,7 +93,7 @@ impl PageStore {
     pub fn write<'m>(&self, pages: &[PageId], images: Images<'m>) -> Vec<Write<'m>> {
         let mut writes = Vec::with_capacity(images.len());
         let mut rest = images;
-        // Neighbours are written at once.
+        // Consecutive pages are written at once.
         for run in pages.chunk_by(|one, next| one.0 + 1 == next.0) {
             let (now, later) = rest.split_at(run.len());
             writes.push(Write::of(run[0].0, now));
@@ -121,12 +121,12 @@ impl PageStore {
         Ok(self.places(batch))
     }
 
-    /// Does for several batches what [`PageStore::write`] does first for one: makes copies durable, with one fsync for all.
-    /// From then on the caller may write the places of each batch with a result of success. It calls
+    /// Does for several batches the first step of [`PageStore::write`]: it makes the copies durable, with one fsync for all. From
+    /// then on the caller may write the places of each batch with a result of success. It calls
     /// [`PageStore::end_places`] afterwards.
     ///
-    /// There may be fewer results than batches: the others have to wait until regions are free. With `may_wait`, there is one
-    /// at least; a thread that has batches in flight must not wait for a region.
+    /// There may be fewer results than batches: the others have to wait until regions are free. With `may_wait`, there is at
+    /// least one. A thread that has batches in flight must not wait for a region.
     pub fn begin_group(
         &self,
         group: &[(&[PageId], Images<'_>)],
@@ -141,7 +141,7 @@ impl PageStore {
         }
     }
 
-    /// How many batches can begin without waiting for others to end.
+    /// Number of batches that can begin without waiting for others to end.
     pub fn room_for_batches(&self) -> usize {
         self.double.as_ref().map_or(usize::MAX, DoubleWrite::free_regions)
     }
@@ -151,8 +151,8 @@ impl PageStore {
         Places { failures: self.pages_since_sync.failures(), double }
     }
 
-    /// The places of a batch have been written, or could not be. A write of several pages that failed is done once more for each
-    /// of its pages.
+    /// Ends a batch after its places have been written, or could not be. A write of several pages that failed is repeated for
+    /// each page alone.
     pub fn end_places<'m>(&self, places: Places<'_>, writes: &mut Vec<Write<'m>>) {
         write_singly(&*self.storage, writes);
         if let Some(batch) = places.double {
@@ -208,7 +208,7 @@ impl PageStore {
 /// A batch whose places may be written. It goes to [`PageStore::end_places`] when they have been written.
 #[must_use = "its places count as doubtful if this is dropped"]
 pub(crate) struct Places<'s> {
-    /// How many fsyncs had failed before the first place was written.
+    /// Number of fsyncs that had failed before the first place was written.
     failures: u64,
     double: Option<double_write::Batch<'s>>,
 }

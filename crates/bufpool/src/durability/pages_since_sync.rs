@@ -1,9 +1,9 @@
-//! Which pages were written and may not be durable yet, and what was written of each: its checksum.
+//! The pages that were written and may not be durable yet, with the checksum of what was written.
 //!
-//! The kernel may forget what it could not write, when an fsync fails or before: a page that left memory then comes back as it
-//! was before, and the next fsync succeeds all the same. So after a failed fsync, every page written since the last success
-//! is in doubt (`doubtful`) until it has been written once more. That includes a page whose writing began before the failed
-//! fsync ended: the kernel may have tried to store it, and the failed fsync has reported that error. The pool compares
+//! The kernel may drop data that it could not write, when an fsync fails or before. A page that left memory then has its old
+//! content when it is read, and the next fsync succeeds all the same. So after a failed fsync, every page written since the last
+//! success is in doubt (`doubtful`) until it has been written once more. That includes a page whose writing began before the
+//! failed fsync ended: the kernel may have tried to store it, and the failed fsync has reported that error. The pool compares
 //! each page that it reads with what was written last, as long as that may not be durable.
 //!
 //! Its lock is a leaf.
@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::images::Images;
 use crate::page::{self, Image, PageId};
 
-/// The most pages that are remembered before they are made durable unasked.
+/// Maximum number of pages that are remembered. At that number, the pool makes them durable unasked.
 const MOST: usize = 1 << 18;
 
 type Sums = HashMap<u64, u32>;
@@ -23,21 +23,21 @@ type Sums = HashMap<u64, u32>;
 #[derive(Default)]
 pub(crate) struct PagesSinceSync {
     sums: Mutex<State>,
-    /// Some of `sums` are there.
+    /// Whether `sums` has any entry.
     any: AtomicBool,
-    /// An fsync has failed since this was asked.
+    /// Whether an fsync has failed since [`PagesSinceSync::take_failure`] was called.
     failed: AtomicBool,
 }
 
 #[derive(Default)]
 struct State {
-    /// Since an fsync began, or was successful.
+    /// Pages written since the last fsync began.
     written: Sums,
-    /// Pages that the fsync that runs now makes durable.
+    /// Pages that the running fsync makes durable.
     covered: Sums,
-    /// Pages that a failed fsync was to make durable.
+    /// Pages that a failed fsync should have made durable.
     doubtful: Sums,
-    /// How many fsyncs have failed.
+    /// Number of fsyncs that have failed.
     failures: u64,
 }
 
@@ -52,13 +52,13 @@ impl PagesSinceSync {
         self.sums.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many fsyncs have failed, for [`PagesSinceSync::written`].
+    /// Number of fsyncs that have failed, for [`PagesSinceSync::written`].
     pub fn failures(&self) -> u64 {
         self.state().failures
     }
 
-    /// Pages have been written, the first one of this number. `failures` is the number of failed fsyncs before the writing
-    /// began. True if there are so many that they should be made durable.
+    /// Records that pages have been written, from number `first` on. `failures` is the number of failed fsyncs before the writing
+    /// began. Returns true if there are so many that they should be made durable.
     pub fn written(&self, first: u64, images: Images<'_>, failures: u64) -> bool {
         let mut state = self.state();
         let failed = state.failures != failures;
@@ -80,7 +80,7 @@ impl PagesSinceSync {
         state.written.len() > MOST
     }
 
-    /// A page's content is not worth remembering any more.
+    /// Forgets a page whose content does not matter any more.
     pub fn forget(&self, page: u64) {
         if self.any.load(Ordering::Acquire) {
             let mut state = self.state();
@@ -91,13 +91,13 @@ impl PagesSinceSync {
         }
     }
 
-    /// An fsync begins. There is one at a time.
+    /// Records that an fsync begins. At most one runs at a time.
     pub fn begin(&self) {
         let mut state = self.state();
         state.covered = std::mem::take(&mut state.written);
     }
 
-    /// It has ended.
+    /// Records that it has ended.
     pub fn end(&self, success: bool) {
         let mut state = self.state();
         let covered = std::mem::take(&mut state.covered);
@@ -112,7 +112,7 @@ impl PagesSinceSync {
         self.any.store(any, Ordering::Release);
     }
 
-    /// Whether a page that was read is as it was written last, as far as that is remembered.
+    /// Whether a page that was read is the one that was written last. True if its last write is not recorded.
     pub fn is_last(&self, page: PageId, image: &Image) -> bool {
         if !self.any.load(Ordering::Acquire) {
             return true;
@@ -120,7 +120,7 @@ impl PagesSinceSync {
         self.state().last(page.0).is_none_or(|sum| sum == page::sum(image))
     }
 
-    /// Whether an fsync has failed since this was asked.
+    /// Whether an fsync has failed since the last call.
     pub fn take_failure(&self) -> bool {
         self.failed.load(Ordering::Relaxed) && self.failed.swap(false, Ordering::AcqRel)
     }
@@ -158,7 +158,7 @@ mod tests {
         let mut doubtful = pages_since_sync.doubtful();
         doubtful.sort();
         assert_eq!(doubtful, [PageId(300), PageId(301)]);
-        // The writing of the first one began before the fsync failed, that of the second one after.
+        // The writing of the first one began before the fsync failed, that of the second one afterwards.
         pages_since_sync.written(300, written(1), 0);
         assert_eq!(pages_since_sync.doubtful().len(), 2);
         pages_since_sync.written(300, written(1), 1);
@@ -168,7 +168,7 @@ mod tests {
             pages_since_sync.is_last(PageId(300), &images[1])
                 && !pages_since_sync.is_last(PageId(301), &images[1])
         );
-        // The next success is not theirs.
+        // The next successful fsync does not cover them.
         pages_since_sync.begin();
         pages_since_sync.end(true);
         assert_eq!(pages_since_sync.doubtful(), [PageId(301)]);

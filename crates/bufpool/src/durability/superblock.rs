@@ -1,15 +1,15 @@
-//! The pool's own pages: what the storage is, where its pages end, and the user's roots.
+//! The pool's own pages: the description of the storage, the end of its pages, and the user's roots.
 //!
-//! Blocks 0 and 1 hold the same record in turn, so that one of them is whole whatever happens while the other is written;
-//! the record with the higher generation counts. They are blocks of 4 KiB whatever the page size is, because the record
-//! tells the page size. With larger pages, both are in page 0, and the rest of the pages 0 and 1 is unused. Page 2 and the
-//! following ones, up to [`FIRST`], belong to the double-write area (`double_write`).
+//! Blocks 0 and 1 hold the same record in turn, so that one of them is whole if a crash interrupts the write of the other. The
+//! record with the higher generation counts. The blocks have 4 KiB whatever the page size is, because the record has the page
+//! size. With larger pages, both are in page 0, and the rest of pages 0 and 1 is unused. Page 2 and the following ones, up to
+//! [`FIRST`], belong to the double-write area (`double_write`).
 //!
 //! `clean` says that all pages in storage are as the last [`close`](crate::Pool::close) left them. The flag is cleared,
 //! durably, before the first page is written after that.
 //!
-//! Version 1 of the format did not have `written_up_to` and `lsn`. The pool reads it, and stores version 2. Programs that
-//! know pages of 4 KiB only wrote this size into the record, too. They refuse a record with another size.
+//! Version 1 of the format did not have `written_up_to` and `lsn`. The pool reads it, and stores version 2. Programs that only
+//! know pages of 4 KiB also wrote this size into the record. They refuse a record with another size.
 
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
@@ -17,9 +17,9 @@ use crate::page::{self, HEADER, Image, PageId};
 use crate::page_size::PageSize;
 use crate::storage::{Storage, Write, read};
 
-/// The first page that users are given.
+/// The first page that users can allocate.
 pub const FIRST: u64 = 256;
-/// How many roots there are.
+/// Number of roots.
 pub const ROOTS: usize = 8;
 
 /// The record's first word without its highest byte, which is the version.
@@ -42,15 +42,15 @@ pub(crate) struct Superblock {
     pub end: u64,
     /// Pages from here on have not been allocated since then either, because storage has no room for them.
     pub room: u64,
-    /// The first page of the list of free pages, zero for none; valid when `clean`.
+    /// The first page of the list of free pages, or zero if no page is free; valid if `clean`.
     pub free: u64,
     pub clean: bool,
     pub roots: [u64; ROOTS],
-    /// Every page below this one that was in use when this was written has been written.
+    /// Every page below this one that was in use when the record was written has been written.
     pub written_up_to: u64,
-    /// No page has had a record with a greater number when this was written.
+    /// When the record was written, no page had had a log record with a greater number.
     pub lsn: u64,
-    /// Storage has this record in version 1.
+    /// Whether storage has this record in version 1.
     pub outdated: bool,
 }
 
@@ -122,14 +122,15 @@ impl Superblock {
         Ok(Self { generation, size, end, room, free, clean: clean == 1, roots, written_up_to, lsn, outdated })
     }
 
-    /// The newest record, or none if the storage is empty.
+    /// Reads the newest record. Returns none if the storage is empty.
     pub fn load(storage: &dyn Storage) -> Result<Option<Self>> {
         let mut buffer = Buffer::new(BLOCK, EMPTY_BLOCKS);
         let copies = COPIES as usize;
         read(storage, 0, buffer.images_mut(0..copies))?;
         let is_empty = |image: &Image| image.iter().all(|byte| *byte == 0);
         if buffer.images(0..copies).iter().all(is_empty) {
-            // Not everything begins at its beginning: the superblock of some file systems is behind these blocks.
+            // Some file systems have their superblock behind these blocks, so the first blocks do not show that the storage is
+            // empty.
             read(storage, COPIES, buffer.images_mut(copies..EMPTY_BLOCKS))?;
             return match buffer.images(copies..EMPTY_BLOCKS).iter().all(is_empty) {
                 true => Ok(None),
@@ -154,7 +155,7 @@ impl Superblock {
         newest.map(Some).ok_or(Error::Format(reason))
     }
 
-    /// Writes the record as a newer one. It is durable after the next sync, which has to come before another is written.
+    /// Writes the record as a newer one. It is durable after the next sync, which must succeed before another record is written.
     pub fn store(&mut self, storage: &dyn Storage) -> Result<()> {
         let newer = Self { generation: self.generation + 1, ..*self };
         let page = PageId(newer.generation % COPIES);

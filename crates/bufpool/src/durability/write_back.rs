@@ -17,8 +17,8 @@ use crate::protocol::sweep;
 use crate::storage::Write;
 
 impl Core {
-    /// Writes the dirty pages of frames. Frames whose pages other threads hold stay in the list, the others leave it. It returns the
-    /// first error. Pages whose writing failed are dirty as before.
+    /// Writes the dirty pages of frames. Frames whose pages other threads hold stay in the list, and the others leave it. Returns
+    /// the first error. Pages whose writing failed are dirty as before.
     pub(crate) fn write_back(&self, frames: &mut Vec<FrameId>) -> Result<()> {
         let mut result = Ok(());
         self.sort_by_page(frames);
@@ -33,9 +33,9 @@ impl Core {
         result
     }
 
-    /// Brings frames into the order of their pages, so that neighbours are written at once.
+    /// Sorts frames by their pages, so that consecutive pages are written at once.
     pub(crate) fn sort_by_page(&self, frames: &mut [FrameId]) {
-        // Pages move meanwhile: each is asked once.
+        // Pages move meanwhile, so each frame's page is read once.
         frames.sort_by_cached_key(|frame| self.frames.page(*frame));
     }
 
@@ -53,8 +53,8 @@ impl Core {
         Ok(())
     }
 
-    /// After a failed fsync, pages in memory that it was to make durable are dirty again. Those that another thread holds are in
-    /// doubt as before.
+    /// Marks pages in memory as dirty again that a failed fsync should have made durable. Those that another thread holds stay in
+    /// doubt.
     pub(crate) fn mark_doubtful_dirty(&self) {
         if !self.store.pages_since_sync().take_failure() {
             return;
@@ -87,7 +87,7 @@ impl Pool {
         }
     }
 
-    /// Makes all pages dirty that a failed fsync was to make durable, also those that are not in memory. The caller holds no
+    /// Marks all pages as dirty that a failed fsync should have made durable, including those not in memory. The caller holds no
     /// page exclusively.
     pub(crate) fn write_again(&self) -> Result<()> {
         for page in self.store.pages_since_sync().doubtful() {
@@ -100,15 +100,15 @@ impl Pool {
 /// Copies of pages whose writing has begun. Pages that are not settled when this is dropped stay dirty.
 pub(crate) struct Copies<'p> {
     core: &'p Core,
-    /// None while the storage has it.
+    /// None while the storage has the buffer.
     buffer: Option<Buffer>,
     frames: Vec<FrameId>,
     pages: Vec<PageId>,
 }
 
 impl<'p> Copies<'p> {
-    /// Copies the dirty pages of frames, as many as a buffer has room for, and takes these frames from the list. Frames whose pages
-    /// other threads hold are added to `held`. None if there is nothing to write.
+    /// Copies the dirty pages of frames, up to the number that a buffer has room for, and takes these frames from the list.
+    /// Frames whose pages other threads hold are added to `held`. Returns none if there is nothing to write.
     pub fn make(
         core: &'p Core,
         frames: &mut impl Iterator<Item = FrameId>,
@@ -131,7 +131,7 @@ impl<'p> Copies<'p> {
         let from = self.core.engine.memory_of(frame, page);
         let buffer = self.buffer.as_mut().expect("storage does not have it yet");
         let image = buffer.image_mut(self.pages.len());
-        // The header word is in storage what `seal` makes it.
+        // `seal` sets the header word of the copy, so it is not copied.
         // SAFETY: the page is held shared, so no thread writes it, and the buffer does not overlap with it.
         unsafe { ptr::copy_nonoverlapping(from.add(8), image.as_mut_ptr().add(8), image.len() - 8) };
         sweep::copied(self.core.engine.state_of(frame, page));
@@ -176,10 +176,11 @@ impl<'p> Copies<'p> {
         result
     }
 
-    /// The copies have been written with these results: written pages are clean, the others are dirty. Returns the first error.
+    /// Ends the writes of the copies with these results. Written pages become clean, and the others are dirty. Returns the first
+    /// error.
     pub fn settle(mut self, writes: Vec<Write<'_>>) -> Result<()> {
         let core = self.core;
-        // Before these pages can be evicted: a failed fsync may have made them doubtful.
+        // This comes before these pages can be evicted, because a failed fsync may have made them doubtful.
         core.mark_doubtful_dirty();
         let mut result = Ok(());
         let mut all = self.frames.drain(..).zip(self.pages.drain(..));

@@ -113,7 +113,7 @@ pub(crate) enum Engine {
 }
 
 impl Engine {
-    /// Which bits of the engine's words are the version.
+    /// The bits of the engine's words that are the version.
     pub fn layout(&self) -> Layout {
         match self {
             Engine::Array(_) | Engine::Mapped(_) | Engine::Table(_) => Layout::OUTSIDE,
@@ -226,8 +226,8 @@ impl Engine {
         }
     }
 
-    /// Takes a free frame. Returns it and how many free frames are left. The engine `ring0` has several lists of free frames and
-    /// does not count them: its number is `usize::MAX`. None if no frame is free.
+    /// Takes a free frame. Returns it and the number of free frames left. The engine `ring0` has several lists of free frames and
+    /// does not count them, so its number is `usize::MAX`. Returns none if no frame is free.
     pub fn take(&self, frames: &FrameTable) -> Option<(FrameId, usize)> {
         match self {
             #[cfg(all(feature = "ring0", target_arch = "x86_64"))]
@@ -297,8 +297,8 @@ impl Engine {
         }
     }
 
-    /// Releases the memory of victims. On an error, the first number is that of the victims released before it. The
-    /// last number is that of system calls.
+    /// Releases the memory of victims. On an error, the first number counts the victims released before it. The last number
+    /// counts system calls.
     pub fn release(&self, victims: &[Victim]) -> (Result<(), (usize, std::io::Error)>, u64) {
         match self {
             Engine::Array(array) => {

@@ -14,7 +14,7 @@ use crate::region::Region;
 /// The maximum number of pages in one call. The kernel's limit, `UIO_MAXIOV`, is 1024.
 pub(crate) const MOST: usize = 512;
 
-/// How pages are unmapped.
+/// A way to unmap pages.
 #[derive(Debug)]
 pub(crate) enum Release {
     /// One system call, with a TLB flush, for each page.

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// A mutex that counts how often a thread found it locked. An uncontended lock costs no more than that of [`Mutex`].
+/// A mutex that counts the threads that found it locked. An uncontended lock costs no more than that of [`Mutex`].
 #[derive(Debug, Default)]
 pub struct CountedMutex<T> {
     mutex: Mutex<T>,
@@ -28,7 +28,7 @@ impl<T> CountedMutex<T> {
         }
     }
 
-    /// How often a thread found it locked.
+    /// Number of times that a thread found it locked.
     pub fn waits(&self) -> u64 {
         self.waits.load(Ordering::Relaxed)
     }

@@ -49,7 +49,7 @@ impl FrameTable {
         self.free.lock()
     }
 
-    /// Takes a free frame. Returns it and how many free frames are left. None if no frame is free.
+    /// Takes a free frame. Returns it and the number of free frames left. Returns none if no frame is free.
     pub fn take(&self) -> Option<(FrameId, usize)> {
         let mut free = self.free_list();
         let frame = free.pop()?;
@@ -61,7 +61,7 @@ impl FrameTable {
         self.free_list().extend(frames);
     }
 
-    /// How often a thread found the free list locked.
+    /// Number of times that a thread found the free list locked.
     pub fn free_list_waits(&self) -> u64 {
         self.free.waits()
     }
@@ -93,7 +93,7 @@ impl FrameTable {
         self.page[frame as usize].store(page, Ordering::Release);
     }
 
-    /// Begins a write of the frame's page. False if another thread is writing it.
+    /// Begins a write of the frame's page. Returns false if another thread is writing it.
     pub fn begin_writing(&self, frame: FrameId) -> bool {
         let writing = &self.writing[frame as usize];
         writing.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()

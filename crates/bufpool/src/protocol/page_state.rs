@@ -53,7 +53,7 @@ const VERSION: u32 = 12;
 /// The lowest bit of the page number, if the word is in the page itself.
 const NUMBER: u32 = 32;
 
-/// Which bits are the version.
+/// The bits that are the version.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
     version: u64,
@@ -139,7 +139,7 @@ impl Access {
     }
 }
 
-/// Why a thread did not get a page at once.
+/// The reason why a thread did not get a page at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The page is in storage only, and no thread is reading it in.
@@ -431,7 +431,7 @@ impl PageState {
     }
 }
 
-/// What the clock's hand found.
+/// The result of a pass of the clock's hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passed {
     /// A thread uses the page.

@@ -12,7 +12,7 @@
 use super::frame_table::{FrameId, FrameTable};
 use super::page_state::{Layout, PageState, Passed, Refusal};
 
-/// What the clock's hand found in a frame.
+/// The content of a frame that the clock's hand has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// Nothing to evict now.
@@ -56,8 +56,8 @@ pub fn sweep_frame<'w>(
     }
 }
 
-/// Whether the clock's hand would find a page that must be written before it is evicted. This changes nothing, and the answer is
-/// advice: [`begin_write`] looks again.
+/// Whether the clock's hand would find a page that must be written before it is evicted. This changes nothing. The answer is only
+/// a hint, because [`begin_write`] checks again.
 pub fn is_cold_and_dirty<'w>(
     frames: &FrameTable,
     frame: FrameId,

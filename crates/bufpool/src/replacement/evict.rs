@@ -1,9 +1,9 @@
-//! Making room: a clock over the frames with another chance for pages that were used since its hand passed, and more of them
-//! for those that were used again and again (`usage_count`).
+//! Eviction by a clock over the frames. Pages that were used since the hand passed get another chance, and pages that were used
+//! repeatedly get several (`usage_count`).
 //!
-//! With a page provider (`provider`), a thread that needs a frame evicts clean pages only, and only if no frame is free. Without one,
-//! it evicts a batch of pages: clean pages leave first; dirty ones are written, without being locked for it, and leave unless
-//! they were used meanwhile.
+//! With a page provider (`provider`), a thread that needs a frame only evicts clean pages, and only if no frame is free. Without
+//! a provider, it evicts a batch of pages. Clean pages leave first. Dirty pages are written without a lock, and leave unless they
+//! were used meanwhile.
 
 use std::time::Duration;
 
@@ -17,19 +17,19 @@ use crate::protocol::sweep::{self, Found};
 use crate::replacement::provider::{Answer, MOST_OFFERED};
 use crate::replacement::usage_count::ROUNDS;
 
-/// How many frames the hand passes at most for a thread that needs a frame and does not wait for one.
+/// Maximum number of frames that the hand passes for a thread that does not wait for a frame.
 const PART: usize = 1 << 14;
 
-/// After so many frames, a thread that looks for a clean page looks whether another thread has freed a frame.
+/// Number of frames after which a thread that looks for a clean page checks whether another thread has freed a frame.
 const LOOK_AFTER: usize = 1 << 10;
 
-/// A thread that has found a victim looks for others in so many frames for each page of a batch. They share its system call.
+/// Number of frames per page of a batch in which a thread that has found a victim looks for others. They share its system call.
 const FRAMES_FOR_ONE: usize = 4;
 
-/// How long all pages may be pinned before that is an error.
+/// Time for which all pages may be pinned before that is an error.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long a thread waits for the provider before it looks again for a clean page, which others may have let go of.
+/// Time for which a thread waits for the provider before it looks again for a clean page, which other threads may have released.
 const LOOK_AGAIN: Duration = Duration::from_millis(4);
 
 /// The frames that the clock's hand has found.
@@ -38,14 +38,14 @@ pub(super) struct Sweep {
     pub victims: Vec<Victim>,
     /// Frames of dirty pages that become victims when they have been written.
     pub dirty: Vec<FrameId>,
-    /// The most dirty pages to remember.
+    /// Maximum number of dirty pages to remember.
     most_dirty: usize,
-    /// Pages have become colder, so the hand may find more when it comes again.
+    /// Whether pages have become colder, so that the hand may find more at its next pass.
     has_aged: bool,
 }
 
 impl Sweep {
-    /// Nothing has been found.
+    /// A sweep that has found nothing.
     pub fn new(most_dirty: usize) -> Self {
         Self { victims: Vec::new(), dirty: Vec::new(), most_dirty, has_aged: false }
     }
@@ -74,7 +74,7 @@ impl Core {
         }
     }
 
-    /// Gives the memory of victims back, and their frames. Returns how many pages left. It is an error only if none did.
+    /// Releases the memory of victims, and frees their frames. Returns the number of pages that left. It fails only if none did.
     pub(super) fn release(&self, victims: &mut Vec<Victim>) -> Result<usize> {
         if victims.is_empty() {
             return Ok(0);
@@ -103,7 +103,7 @@ impl Core {
 }
 
 impl Pool {
-    /// A frame for a page that the caller brings in.
+    /// Takes a frame for a page that the caller reads in.
     pub(crate) fn take_frame(&self) -> Result<FrameId> {
         match self.take_free_frame() {
             Some(frame) => Ok(frame),
@@ -139,15 +139,15 @@ impl Pool {
             match self.provider.wait_for_frame(LOOK_AGAIN) {
                 Answer::LookAgain => self.publish_prefetched(),
                 Answer::Nothing => {
-                    // A page that is being read ahead has no holder: it can be evicted when it is there.
+                    // A page that is being read ahead has no holder, so it can be evicted after its read.
                     if elapsed > PATIENCE && self.prefetch_queue.in_flight() == 0 {
-                        // The provider may have freed one and found enough of them.
+                        // The provider may have freed a frame, and may have enough of them.
                         return self.take_free_frame().ok_or(Error::Pinned { frames: self.frames.count() });
                     }
                     self.pause(&mut backoff);
                 }
                 Answer::Failed(error) => {
-                    // Writes of other batches may have succeeded since.
+                    // Writes of other batches may have succeeded since then.
                     self.evict_any_clean()?;
                     return self.take_free_frame().ok_or(error);
                 }
@@ -169,7 +169,7 @@ impl Pool {
             if self.evict()? > 0 {
                 continue;
             }
-            // A page that is being read ahead has no holder: it can be evicted when it is there.
+            // A page that is being read ahead has no holder, so it can be evicted after its read.
             if backoff.elapsed() > PATIENCE && self.prefetch_queue.in_flight() == 0 {
                 return Err(Error::Pinned { frames: self.frames.count() });
             }
@@ -177,8 +177,8 @@ impl Pool {
         }
     }
 
-    /// Evicts clean pages for a thread that does not wait for a frame, a batch at most. Of a large memory, the clock's hand passes
-    /// over a part.
+    /// Evicts up to a batch of clean pages, for a thread that does not wait for a frame. In a large memory, the clock's hand
+    /// passes over a part only.
     pub(crate) fn evict_clean(&self) {
         let mut sweep = Sweep::new(MOST_OFFERED);
         for _ in 0..(ROUNDS * self.frames.count()).min(PART) {
@@ -188,12 +188,12 @@ impl Pool {
             }
         }
         self.provider.offer(&sweep.dirty);
-        // Pages that the kernel does not take back stay where they are.
+        // Pages that the kernel does not unmap stay where they are.
         let _ = self.release(&mut sweep.victims);
     }
 
-    /// Evicts clean pages, a batch at most, unless another thread frees a frame meanwhile. False: no page is clean and unused. The
-    /// provider learns of dirty pages on the way.
+    /// Evicts up to a batch of clean pages, unless another thread frees a frame meanwhile. Returns false if no page is clean and
+    /// unused. The provider is told of the dirty pages on the way.
     fn evict_any_clean(&self) -> Result<bool> {
         let count = self.frames.count();
         let mut sweep = Sweep::new(MOST_OFFERED);
@@ -212,10 +212,10 @@ impl Pool {
         Ok(self.release(&mut sweep.victims)? > 0 || is_free)
     }
 
-    /// Evicts a batch, and returns how many pages that were. It is an error only if there were none.
+    /// Evicts a batch, and returns the number of its pages. It fails only if there are none.
     fn evict(&self) -> Result<usize> {
         let mut sweep = Sweep::new(self.batch);
-        // The first times around, everything may have been used.
+        // In the first rounds, all pages may have been used.
         for _ in 0..ROUNDS * self.frames.count() {
             self.sweep_frame(self.frames.advance(), &mut sweep);
             if sweep.victims.len() + sweep.dirty.len() >= self.batch {
@@ -225,7 +225,7 @@ impl Pool {
         let mut evicted = self.release(&mut sweep.victims)?;
         if !sweep.dirty.is_empty() {
             let dirty = std::mem::take(&mut sweep.dirty);
-            // Pages that others hold stay in this list; pages that were written leave it, and are clean now.
+            // Pages that other threads hold stay in this list. Pages that were written leave it, and are clean now.
             let written = self.write_back(&mut dirty.clone());
             for frame in dirty {
                 self.sweep_frame(frame, &mut sweep);

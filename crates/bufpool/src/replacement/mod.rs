@@ -1,8 +1,8 @@
-//! Which pages leave memory, and when.
+//! Page replacement: the choice of the pages that leave memory, and the moment.
 //!
-//! - [`evict`]: takes frames from pages;
-//! - [`provider`]: threads that do so before a frame is needed;
-//! - [`usage_count`]: how often a page was used, which is how long it stays.
+//! - [`evict`]: evicts pages and takes their frames;
+//! - [`provider`]: threads that evict before a frame is needed;
+//! - [`usage_count`]: counts the uses of a page, which determine how long it stays.
 
 pub(crate) mod evict;
 pub(crate) mod provider;

@@ -1,30 +1,30 @@
-//! Usage counts: a page that is used again and again stays longer than others (the clock with usage counts, GCLOCK).
+//! Usage counts: a page that is used repeatedly stays longer than others (the clock with usage counts, GCLOCK).
 //!
 //! A clock with one bit for each page knows only whether a page was used since the hand passed. It keeps popular pages hardly
-//! longer than others. So the hand increments the usage count of a page that was used since, and decrements that of a page
+//! longer than others. So the hand increments the usage count of a page that was used since then, and decrements that of a page
 //! that was not. A page is evicted when its count is zero. Accesses write nothing for it. The access that
 //! brings a page in does not count ([`Access`](crate::protocol::page_state::Access)), so pages that are used once leave first.
 //! The first use of a page that was prefetched does not increment its count.
 //!
-//! Counts are advice: no invariant depends on one, so their loads and stores are relaxed.
+//! Counts are only hints. No invariant depends on one, so their loads and stores are relaxed.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::protocol::frame_table::FrameId;
 
-/// The greatest count. A greater one gains little, and keeps pages for longer that are not popular any more.
+/// Maximum count. A larger maximum gains little, and keeps pages that are no longer popular for longer.
 const MOST: u8 = 3;
-/// The count of a page that was prefetched and has not been seen in use.
+/// The count of a page that was prefetched, and that the hand has not seen in use yet.
 const UNASKED: u8 = u8::MAX;
 
-/// After so many rounds of the hand, every page that no thread uses meanwhile is a victim.
+/// Number of rounds of the hand after which every page that no thread uses meanwhile is a victim.
 pub(crate) const ROUNDS: usize = 2 + MOST as usize;
 
 /// The usage count of the page in each frame.
 pub(crate) struct UsageCounts(Box<[AtomicU8]>);
 
 impl UsageCounts {
-    /// Counts for that many frames.
+    /// Counts for this number of frames.
     pub fn new(frames: usize) -> Self {
         Self((0..frames).map(|_| AtomicU8::new(0)).collect())
     }
@@ -33,17 +33,17 @@ impl UsageCounts {
         &self.0[frame as usize]
     }
 
-    /// Another page is in the frame.
+    /// Resets the count, because another page is in the frame.
     pub fn reset(&self, frame: FrameId) {
         self.of(frame).store(0, Ordering::Relaxed);
     }
 
-    /// Another page is in the frame, which was prefetched.
+    /// Resets the count, because another page is in the frame, and was prefetched.
     pub fn reset_prefetched(&self, frame: FrameId) {
         self.of(frame).store(UNASKED, Ordering::Relaxed);
     }
 
-    /// The page has been used since the hand passed.
+    /// Records that the page has been used since the hand passed.
     pub fn increment(&self, frame: FrameId) {
         let usage = match self.of(frame).load(Ordering::Relaxed) {
             UNASKED => 0,
@@ -52,12 +52,12 @@ impl UsageCounts {
         self.of(frame).store(usage, Ordering::Relaxed);
     }
 
-    /// Whether the page may not stay when the hand finds it unused.
+    /// Whether the page must leave when the hand finds it unused.
     pub fn is_zero(&self, frame: FrameId) -> bool {
         matches!(self.of(frame).load(Ordering::Relaxed), 0 | UNASKED)
     }
 
-    /// The page has not been used. Says whether it may stay for now.
+    /// Records that the page has not been used. Returns whether it may stay for now.
     pub fn decrement(&self, frame: FrameId) -> bool {
         match self.of(frame).load(Ordering::Relaxed) {
             0 | UNASKED => false,

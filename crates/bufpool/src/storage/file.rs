@@ -1,4 +1,4 @@
-//! Files and block devices, without the kernel's page cache where that can be done.
+//! Files and block devices, without the kernel's page cache where this is possible.
 
 use std::fs::OpenOptions;
 use std::io::{self, Seek, SeekFrom};
@@ -28,8 +28,8 @@ pub struct File {
 }
 
 impl File {
-    /// Opens it; a file that does not exist is created. `direct` asks to bypass the page cache, which some file systems
-    /// refuse: [`File::is_direct`] tells.
+    /// Opens the file, and creates it if it does not exist. `direct` asks to bypass the page cache. Some file systems refuse
+    /// that; see [`File::is_direct`].
     pub fn open(path: &Path, direct: bool) -> io::Result<Self> {
         let device = std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
         let open = |flags| {
@@ -43,14 +43,13 @@ impl File {
         patiently(device, || Ok(flock(&file, FlockOperation::NonBlockingLockExclusive)?))?;
         let metadata = file.metadata()?;
         if metadata.is_file() && metadata.len() == 0 {
-            // It may be new. What is made durable in it is lost if its name is.
+            // The file may be new. Its durable content is lost if its name is not durable.
             sync_folder_of(path)?;
         }
         Ok(Self { file, device, direct, rings: Rings::default() })
     }
 
-    /// Opens a file that is there, for reading only: writes fail. Others can open it for reading at the same time, and nobody for
-    /// writing.
+    /// Opens an existing file for reading only. Others can open it for reading at the same time, but not for writing.
     pub fn open_for_reading(path: &Path, direct: bool) -> io::Result<Self> {
         let open = |flags| {
             let mut options = OpenOptions::new();
@@ -63,8 +62,8 @@ impl File {
         Ok(Self { file, device, direct, rings: Rings::default() })
     }
 
-    /// Has a thread of the kernel's look for what is to be read and written, so that callers make no system calls while there
-    /// is much to do. It takes a processor. Where the kernel refuses, it is as before.
+    /// Makes a thread of the kernel poll for reads and writes, so that callers make no system calls under load. The thread uses a
+    /// processor. If the kernel refuses, nothing changes.
     pub fn polled(self) -> Self {
         Self { rings: Rings::polled(), ..self }
     }
@@ -121,7 +120,7 @@ impl File {
         let len = read.size().bytes();
         while done < len {
             let offset = read.offset() + done as u64;
-            // SAFETY: `Read` stands for exclusive access to a page of memory; only its rest is written.
+            // SAFETY: `Read` stands for exclusive access to a page of memory; only the rest of it is written.
             let n = unsafe {
                 libc::pread(self.file.as_raw_fd(), read.memory().add(done).cast(), len - done, offset as i64)
             };
@@ -131,7 +130,7 @@ impl File {
                     error => return Err(error),
                 },
                 0 => {
-                    // Behind the end: never written.
+                    // This part is behind the end of the file, so it was never written.
                     read.fill_zeros(done);
                     return Ok(());
                 }
@@ -146,14 +145,13 @@ impl File {
 fn sync_folder_of(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     match std::fs::File::open(folder)?.sync_all() {
-        // Some file systems have nothing to do for a folder, and say so.
+        // Some file systems need no sync of a folder, and return this error.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
         result => result,
     }
 }
 
-/// Opens a file with `O_DIRECT` if that is asked for and the file system does not refuse it, or else without. Returns whether
-/// it did.
+/// Opens a file with `O_DIRECT` if requested and possible, and otherwise without. Returns whether it used the flag.
 fn direct_if_possible(
     direct: bool,
     open: impl Fn(i32) -> io::Result<std::fs::File>,
@@ -224,12 +222,12 @@ impl Storage for File {
         if self.device && to > end {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        // What a file does not have yet will be zeros, and what it has already were pages that nobody was given.
+        // On a file, new blocks become zeros, and existing blocks belong to pages that were never given out.
         let flags = if self.device { FallocateFlags::ZERO_RANGE } else { FallocateFlags::empty() };
-        // A file system in memory gives up when a signal comes.
+        // A file system in memory returns early when a signal arrives.
         match retry_on_intr(|| fallocate(&self.file, flags, from, to - from)) {
             Ok(()) => Ok(()),
-            // This file system cannot promise space, or this device cannot zero by itself.
+            // This file system cannot reserve space, or this device cannot zero by itself.
             Err(Errno::OPNOTSUPP) if self.device => self.zero(from, to),
             Err(Errno::OPNOTSUPP) => Ok(self.file.set_len(end.max(to))?),
             Err(error) => Err(error.into()),
@@ -244,13 +242,14 @@ impl Storage for File {
     fn written_end(&self, blocks: Range<u64>) -> u64 {
         let size = (&self.file).seek(SeekFrom::End(0)).unwrap_or(u64::MAX);
         let end = blocks.end.min(size.div_ceil(PAGE as u64));
-        // What was allocated and never written is a hole, too. Devices, and file systems that do not know, have none.
+        // Space that was allocated and never written is also a hole. Devices, and file systems that do not report holes, have
+        // none.
         let mut at = blocks.start * PAGE as u64;
         let mut written = blocks.start;
         while written < end {
             let hole = match seek(&self.file, rustix::fs::SeekFrom::Data(at)) {
                 Ok(data) => seek(&self.file, rustix::fs::SeekFrom::Hole(data)),
-                // There is nothing but a hole up to the end.
+                // The rest of the file is a hole.
                 Err(Errno::NXIO) => return written,
                 Err(error) => Err(error),
             };

@@ -1,4 +1,4 @@
-//! Where pages are when they are not in memory.
+//! Storage: the place of pages that are not in memory.
 
 mod file;
 mod queue;
@@ -21,18 +21,18 @@ use crate::page::{Image, PageId};
 use crate::page_size::PageSize;
 use crate::protocol::words::{self, WORD};
 
-/// A file or a block device, or what a test puts in its place.
+/// A file or a block device, or a test's replacement for one.
 ///
 /// Storage is addressed in blocks of [`PAGE`](crate::PAGE) bytes, which are numbered from 0. A page is one block, or 2, 4, 8
 /// or 16 of them ([`PageSize`]). Reads and writes have the block and the length. Ranges and limits count blocks.
 ///
-/// One call has several operations, which may run at once and in any order; each gets its own result. An operation that
-/// succeeded has been done whole.
+/// One call has several operations, which may run at once and in any order. Each gets its own result. An operation that succeeded
+/// has been done completely.
 pub trait Storage: Send + Sync {
-    /// Reads pages. What was never written reads as zeros.
+    /// Reads pages. A page that was never written reads as zeros.
     fn read(&self, reads: &mut [Read<'_>]);
 
-    /// Reads pages and tells of each one, by its index, as soon as it has been read.
+    /// Reads pages, and calls `done` with the index and the result of each page as soon as it has been read.
     fn read_each(&self, reads: &mut [Read<'_>], done: &mut dyn FnMut(usize, io::Result<()>)) {
         self.read(reads);
         for (index, read) in reads.iter_mut().enumerate() {
@@ -43,32 +43,33 @@ pub trait Storage: Send + Sync {
     /// Writes pages.
     fn write(&self, writes: &mut [Write<'_>]);
 
-    /// A queue by which one thread has several batches of writes in flight, `depth` writes at most, and no batch has more than
-    /// that. None if this storage has no such queue; then [`Storage::write`] writes a batch at a time.
+    /// A queue with which one thread has several batches of writes in flight. At most `depth` writes are in flight, and no batch
+    /// has more than that. None if this storage has no such queue; then [`Storage::write`] writes one batch at a time.
     fn write_queue(&self, depth: usize) -> Option<Box<dyn WriteQueue + '_>> {
         let _ = depth;
         None
     }
 
-    /// Returns when everything whose writing was reported before this call is durable.
+    /// Returns when all writes that were reported before this call are durable.
     fn sync(&self) -> io::Result<()>;
 
-    /// Makes room for blocks, which are zeros from then on, so that writing them does not fail for want of space where that can
-    /// be promised.
+    /// Makes room for blocks, which are zeros from then on. If the storage can promise it, writes to them do not fail for lack of
+    /// space.
     fn grow(&self, blocks: Range<u64>) -> io::Result<()>;
 
-    /// How many blocks it can ever have, where that is known: a device does not grow.
+    /// Maximum number of blocks, if it is known: a device does not grow.
     fn limit(&self) -> io::Result<Option<u64>> {
         Ok(None)
     }
 
-    /// A block of these, or their end, from which on none was ever written, as far as that is known without reading them.
+    /// Returns a block in the range, or the range's end. No block from there on was ever written, as far as the storage knows
+    /// without reading.
     fn written_end(&self, blocks: Range<u64>) -> u64 {
         blocks.end
     }
 }
 
-/// Reads pages from one on, all of them or with the first error.
+/// Reads consecutive pages. Fails with the first error.
 pub(crate) fn read<'i>(
     storage: &dyn Storage,
     first: u64,
@@ -83,17 +84,17 @@ pub(crate) fn read<'i>(
     Ok(())
 }
 
-/// A page to be read.
+/// A read of a page.
 pub struct Read<'m> {
     page: u64,
     size: PageSize,
     memory: *mut u8,
-    /// How it went.
+    /// The result of the read.
     pub result: io::Result<()>,
     lifetime: PhantomData<&'m mut Image>,
 }
 
-// SAFETY: it stands for exclusive access to the memory of a page.
+// SAFETY: a read stands for exclusive access to the memory of a page.
 unsafe impl Send for Read<'_> {}
 
 impl<'m> Read<'m> {
@@ -138,15 +139,15 @@ impl<'m> Read<'m> {
         self.size.offset(self.page)
     }
 
-    /// Where the kernel is to put the page. The memory has the length of the page, and is aligned to a block.
+    /// The memory that the kernel fills with the page. It has the length of the page, and is aligned to a block.
     ///
-    /// Optimistic readers may look at the memory meanwhile. Storage that has the bytes itself uses [`Read::fill`], for a
-    /// plain write through this pointer would be a data race.
+    /// Optimistic readers may read the memory meanwhile. Storage that has the bytes itself uses [`Read::fill`], because a plain
+    /// write through this pointer would be a data race.
     pub fn memory(&mut self) -> *mut u8 {
         self.memory
     }
 
-    /// Puts these bytes there.
+    /// Fills the memory with these bytes.
     ///
     /// # Panics
     /// If their length is not the page size.
@@ -155,7 +156,7 @@ impl<'m> Read<'m> {
         words::store(self.words(), 0, image);
     }
 
-    /// Puts these bytes there, from byte `at` on.
+    /// Fills the memory with these bytes, from byte `at` on.
     ///
     /// # Panics
     /// If they do not fit into the page.
@@ -163,7 +164,7 @@ impl<'m> Read<'m> {
         words::store(self.words(), at, bytes);
     }
 
-    /// Puts zeros there, from byte `at` on.
+    /// Fills the memory with zeros, from byte `at` on.
     pub fn fill_zeros(&mut self, at: usize) {
         let end = self.size.bytes();
         words::fill(self.words(), at..end, 0);
@@ -171,16 +172,16 @@ impl<'m> Read<'m> {
 
     fn words(&mut self) -> &[AtomicU64] {
         assert!(self.memory.addr().is_multiple_of(WORD), "pages are aligned");
-        // SAFETY: this stands for exclusive access to the memory, beside which there are only readers of words.
+        // SAFETY: this stands for exclusive access to the memory. All other accesses are reads of words.
         unsafe { page_words(self.memory, self.size) }
     }
 }
 
-/// Neighbouring pages to be written.
+/// A write of consecutive pages.
 pub struct Write<'m> {
     page: u64,
     images: Images<'m>,
-    /// How it went.
+    /// The result of the write.
     pub result: io::Result<()>,
 }
 
@@ -221,7 +222,7 @@ impl<'m> Write<'m> {
         self.images
     }
 
-    /// What to write.
+    /// The bytes to write.
     pub fn bytes(&self) -> &'m [u8] {
         self.images.bytes()
     }

@@ -16,21 +16,21 @@ pub struct WriteBatch {
     writes: Vec<QueuedWrite>,
 }
 
-/// Neighbouring pages of a batch.
+/// Consecutive pages of a batch.
 struct QueuedWrite {
     page: u64,
     images: Range<usize>,
-    /// None until it has ended.
+    /// None until the write has ended.
     result: Option<io::Result<()>>,
 }
 
 impl WriteBatch {
-    /// A batch with a number of the caller's choice. The pages have ascending numbers and are in the order of the images.
+    /// A batch with a number that the caller chooses. The pages have ascending numbers and are in the order of the images.
     pub(crate) fn new(number: u64, images: Buffer, pages: impl IntoIterator<Item = u64>) -> Self {
         let mut writes: Vec<QueuedWrite> = Vec::new();
         for (index, page) in pages.into_iter().enumerate() {
             match writes.last_mut() {
-                // Neighbours are written at once.
+                // Consecutive pages are written at once.
                 Some(write) if write.page + write.images.len() as u64 == page => write.images.end += 1,
                 _ => writes.push(QueuedWrite { page, images: index..index + 1, result: None }),
             }
@@ -42,7 +42,7 @@ impl WriteBatch {
         self.number
     }
 
-    /// How many writes there are. They may be done at once and in any order.
+    /// Number of writes. They may run at once and in any order.
     pub fn count(&self) -> usize {
         self.writes.len()
     }
@@ -68,7 +68,7 @@ impl WriteBatch {
         self.size().offset(self.page(index))
     }
 
-    /// The bytes of a write: whole pages, aligned to a block. They stay where they are when the batch is moved.
+    /// The bytes of a write: whole pages, aligned to a block. Their address stays the same when the batch is moved.
     ///
     /// # Panics
     /// If the index is not below [`WriteBatch::count`].
@@ -76,7 +76,7 @@ impl WriteBatch {
         self.images.images(self.writes[index].images.clone()).bytes()
     }
 
-    /// Keeps the result of a write. A write that succeeded has been done whole.
+    /// Stores the result of a write. A write that succeeded has been done completely.
     ///
     /// # Panics
     /// If the index is not below [`WriteBatch::count`].
@@ -89,7 +89,7 @@ impl WriteBatch {
         self.writes[index].result.is_some()
     }
 
-    /// The writes with their results. A write without a result is one that failed.
+    /// The writes with their results. A write without a result counts as failed.
     pub(crate) fn results(&mut self) -> Vec<Write<'_>> {
         let Self { images, writes, .. } = self;
         let with_result = |write: &mut QueuedWrite| {
@@ -106,13 +106,13 @@ impl WriteBatch {
     }
 }
 
-/// Batches that are being written. One thread has it. When it is dropped, it waits for all writes that have begun: the pool may write
-/// the same pages again afterwards.
+/// A queue of batches that are being written. It belongs to one thread. Its drop waits for all writes that have begun, because
+/// the pool may write the same pages again afterwards.
 pub trait WriteQueue {
     /// Begins the writes of a batch. It may wait until they have ended.
     fn begin(&mut self, batch: WriteBatch);
 
-    /// Returns batches whose writes have all ended, in any order. With `wait`, it returns one at least if any is in flight.
+    /// Returns batches whose writes have all ended, in any order. With `wait`, it returns at least one if any is in flight.
     fn ended(&mut self, wait: bool) -> Vec<WriteBatch>;
 }
 

@@ -1,12 +1,12 @@
-//! Many operations at once, by io_uring.
+//! Many operations at once, with io_uring.
 //!
-//! The kernel reads and writes memory that callers own, so nobody leaves here before every operation that the kernel has
-//! been given is complete. An operation that did not go as it should is done once more by an ordinary system call, which
-//! tells what is wrong; the same call is what happens where there is no io_uring. When nothing is complete for a minute, the
-//! kernel is asked to give up what is not with a device yet; that is `ECANCELED`, and not done once more.
+//! The kernel reads and writes memory that callers own, so a call returns only after every operation that the kernel has accepted
+//! is complete. An operation that failed is repeated by an ordinary system call, which returns the error. The same call is used
+//! if there is no io_uring. If nothing completes for a minute, the kernel is asked to cancel what no device has yet. The result
+//! is `ECANCELED`, and that operation is not repeated.
 //!
-//! Polled rings are for those to whom a system call is dear: a thread of the kernel's looks for what is to be done, all
-//! rings of a file have the same one, and callers look for results a while before they ask to be woken.
+//! Polled rings are for callers to which a system call is expensive, as in ring 0. A thread of the kernel looks for operations,
+//! and all rings of a file share it. Callers look for results for a while before they ask to be woken.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -18,29 +18,29 @@ use io_uring::squeue::Entry;
 use io_uring::types::{CancelBuilder, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue};
 
-/// The most operations at once.
+/// Maximum number of operations at once.
 const DEPTH: usize = 64;
-/// So long the kernel's thread goes on looking when there is nothing to do, in milliseconds; then it has to be woken.
+/// Time in milliseconds for which the kernel's thread polls without work. Then it must be woken.
 const IDLE: u32 = 100;
-/// How often callers look before they ask to be woken.
+/// Number of times that a caller polls before it asks to be woken.
 const LOOKS: u32 = 20_000;
 
-/// After so long without a completion, the kernel gives up the operations that no device has yet.
+/// Time without a completion after which the kernel cancels the operations that no device has yet.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The result of an operation that the kernel gave up.
+/// The result of an operation that the kernel canceled.
 pub(super) const GIVEN_UP: i32 = -libc::ECANCELED;
 
-/// How soon the caller is to know of an operation.
+/// The moment when the caller learns of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// When all of them are complete: that takes least.
+    /// When all of them are complete. This costs least.
     ForAll,
     /// When it is complete.
     ForEach,
 }
 
-/// Rings that nobody uses at the moment. Their lock is a leaf.
+/// Rings that no thread uses at the moment. Their lock is a leaf.
 pub(super) struct Rings {
     spare: Mutex<Spare>,
     refused: AtomicBool,
@@ -57,7 +57,7 @@ impl Default for Rings {
 #[derive(Default)]
 struct Spare {
     rings: Vec<IoUring>,
-    /// A ring whose polling thread others share. It may be in use, and is never given up alone.
+    /// A ring whose polling thread others share. It may be in use, and is never dropped alone.
     shared: Option<RawFd>,
 }
 
@@ -67,7 +67,7 @@ impl Rings {
         Self { polled: true, ..Self::default() }
     }
 
-    /// Whether an operation that is alone is worth a ring.
+    /// Whether a single operation is worth a ring.
     pub fn is_polled(&self) -> bool {
         self.polled
     }
@@ -81,14 +81,14 @@ impl Rings {
         if let Some(shared) = spare.shared {
             builder.setup_attach_wq(shared);
         }
-        // Its thread says that it took a chunk after it has begun all of it, when that may be complete already: so there is
-        // room for another.
+        // The kernel's thread reports that it took a chunk only after it has begun all of it, which may be complete by then. So
+        // the ring has room for another chunk.
         let ring = builder.build(2 * DEPTH as u32)?;
         spare.shared.get_or_insert(ring.as_raw_fd());
         Ok(ring)
     }
 
-    /// Whether rings are to be had here.
+    /// Whether rings work here.
     pub fn work(&self) -> bool {
         match self.take() {
             Some(ring) => {
@@ -105,7 +105,7 @@ impl Rings {
         }
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         spare.rings.pop().or_else(|| {
-            // Refused by old kernels, by containers, and by administrators.
+            // Old kernels, containers, and administrators refuse rings.
             let ring = self.make(&mut spare).ok();
             self.refused.store(ring.is_none(), Ordering::Relaxed);
             ring
@@ -116,7 +116,7 @@ impl Rings {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner).rings.push(ring);
     }
 
-    /// Submits what is to be done and waits for so many to be complete, but not for ever where the kernel can do that.
+    /// Submits operations, and waits until `enough` are complete. The wait has a time limit if the kernel supports one.
     fn wait(&self, ring: &IoUring, enough: usize) -> io::Result<()> {
         if !ring.params().is_feature_ext_arg() {
             return ring.submit_and_wait(enough).map(drop);
@@ -125,16 +125,16 @@ impl Rings {
         ring.submitter().submit_with_args(enough, &SubmitArgs::new().timespec(&patience)).map(drop)
     }
 
-    /// Has operations done. `done` is told each one's number and result; those that it is not told of were not begun.
+    /// Runs operations. `done` gets the number and the result of each. An operation for which it is not called was not begun.
     ///
     /// # Safety
-    /// The memory that the entries name is the caller's until this returns.
+    /// The memory that the entries name must belong to the caller until this returns.
     pub unsafe fn run(&self, entries: &[Entry], wait: Wait, mut done: impl FnMut(usize, i32)) {
         let Some(mut ring) = self.take() else { return };
         for (chunk, some) in entries.chunks(DEPTH).enumerate() {
             for (index, entry) in some.iter().enumerate() {
                 let entry = entry.clone().user_data((chunk * DEPTH + index) as u64);
-                // SAFETY: as the caller promises; the queue has room for a chunk.
+                // SAFETY: guaranteed by the caller; the queue has room for a chunk.
                 unsafe { ring.submission().push(&entry) }.expect("a chunk fits");
             }
             let mut complete = 0;
@@ -155,8 +155,8 @@ impl Rings {
                 match result {
                     Ok(()) => {}
                     Err(error) if is_transient(&error) => {}
-                    // Nothing has happened for too long. The kernel gives up what it has not begun to do, and says so; of what a
-                    // device has been told to do there is nothing but waiting, for the memory is the device's.
+                    // Nothing has completed for too long. The kernel cancels the operations that it has not begun. An operation
+                    // that a device has must be waited for, because the device uses the memory.
                     Err(error) if error.raw_os_error() == Some(libc::ETIME) => {
                         if news == 0 {
                             let all = CancelBuilder::any();
@@ -165,8 +165,8 @@ impl Rings {
                     }
                     Err(error) => {
                         self.refused.store(true, Ordering::Relaxed);
-                        // What it was given is still the kernel's; what it was not given dies with the ring. A thread of the
-                        // kernel's that lives may be taking it now, one that is dead will not.
+                        // Operations that the kernel has accepted still belong to it. The others end with the ring. A living
+                        // thread of the kernel may be accepting one now, but a dead one will not.
                         let dead = error.raw_os_error() == Some(libc::EOWNERDEAD);
                         let given = if self.polled && !dead {
                             some.len()
@@ -196,7 +196,7 @@ fn reap(ring: &mut IoUring, done: &mut impl FnMut(usize, i32)) -> usize {
     count
 }
 
-/// Whether a call that failed so is to be made once more.
+/// Whether a call that failed with this error should be repeated.
 pub(super) fn is_transient(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
 }
@@ -207,7 +207,7 @@ mod tests {
 
     use super::*;
 
-    /// Nobody ever writes to the pipe.
+    /// No thread writes to the pipe.
     #[test]
     fn what_is_never_answered_is_given_up() {
         for polled in [false, true] {
@@ -239,7 +239,7 @@ mod tests {
         }
     }
 
-    /// Reads that are complete at once, many chunks one right after the other.
+    /// Reads that complete at once, in many successive chunks.
     #[test]
     fn polled_rings_take_chunk_after_chunk() {
         let rings = Rings::polled();

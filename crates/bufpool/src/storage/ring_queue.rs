@@ -1,8 +1,8 @@
 //! A queue of writes on an io_uring of its own.
 //!
 //! The kernel reads the images of batches in flight, so the queue keeps each batch until the kernel has completed all of its
-//! writes. Dropping the queue waits for that. A write that did not go as it should is done once more by an ordinary system
-//! call, as `ring` does, which also happens to all writes after the ring has failed.
+//! writes. Dropping the queue waits for that. A write that failed is repeated by an ordinary system call, as in `ring`. After the
+//! ring has failed, all writes are done this way.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -15,7 +15,7 @@ use io_uring::{IoUring, opcode, types};
 use super::queue::{WriteBatch, WriteQueue};
 use super::ring::{GIVEN_UP, PATIENCE, is_transient};
 
-/// How often completions are looked for after the ring has failed.
+/// Time between looks for completions after the ring has failed.
 const POLL: Duration = Duration::from_micros(100);
 
 pub(super) struct RingQueue<'f> {
@@ -24,7 +24,7 @@ pub(super) struct RingQueue<'f> {
     slots: Vec<Option<InFlight>>,
     /// Writes that the ring has, submitted or not.
     writes: usize,
-    /// The most of them.
+    /// Maximum number of such writes.
     depth: usize,
     has_failed: bool,
     patience: Duration,
@@ -37,7 +37,7 @@ struct InFlight {
 }
 
 impl<'f> RingQueue<'f> {
-    /// A queue for that many writes at a time. None if the kernel refuses the ring.
+    /// A queue for this number of writes at a time. None if the kernel refuses the ring.
     pub fn new(file: &'f std::fs::File, depth: usize) -> Option<Self> {
         let ring = IoUring::new(depth as u32).ok()?;
         Some(Self { file, ring, slots: Vec::new(), writes: 0, depth, has_failed: false, patience: PATIENCE })
@@ -76,7 +76,8 @@ impl<'f> RingQueue<'f> {
         count
     }
 
-    /// Submits the writes that are not submitted yet, and waits for a completion, but not for ever where the kernel can do that.
+    /// Submits the writes that are not submitted yet, and waits for a completion. The wait has a time limit if the kernel
+    /// supports one.
     fn wait(&mut self) {
         let result = if self.ring.params().is_feature_ext_arg() {
             let patience = Timespec::from(self.patience);
@@ -88,7 +89,7 @@ impl<'f> RingQueue<'f> {
             Ok(_) => {}
             Err(error) if is_transient(&error) => {}
             Err(error) if error.raw_os_error() == Some(libc::ETIME) => {
-                // Nothing has completed for too long. The kernel gives up the writes that no device has yet.
+                // Nothing has completed for too long. The kernel cancels the writes that no device has yet.
                 if self.ring.completion().is_empty() {
                     let all = CancelBuilder::any();
                     let _ = self.ring.submitter().register_sync_cancel(Some(Timespec::new()), all);
@@ -98,7 +99,8 @@ impl<'f> RingQueue<'f> {
         }
     }
 
-    /// The ring does not work any more. The kernel completes the writes that it has been given; the others are done here.
+    /// Stops the use of the ring, which has failed. The kernel completes the writes that it has accepted. The others are done
+    /// here.
     fn fail(&mut self) {
         self.has_failed = true;
         let not_given = self.ring.submission().len();

@@ -10,7 +10,7 @@ use bedplate_bufpool::storage::{Read, Storage, Write};
 
 use super::faulty::Faulty;
 
-/// How long a test waits for a thing that must happen.
+/// Time within which an expected event must happen.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// A disk in memory; clones are the same disk. Reads are never blocked.
@@ -38,12 +38,12 @@ impl Blocking {
         self.state.0.lock().unwrap()
     }
 
-    /// From now on, writes wait.
+    /// Makes writes wait from now on.
     pub fn block_writes(&self) {
         self.state().blocked = true;
     }
 
-    /// Writes go on.
+    /// Lets writes continue.
     pub fn unblock_writes(&self) {
         self.state().blocked = false;
         self.state.1.notify_all();

@@ -1,4 +1,4 @@
-//! Storage in memory that fails as it is told to, and whose pages_since_sync writes a crash loses, keeps, or tears.
+//! Storage in memory with controlled failures. A crash loses, keeps, or tears the writes since the last sync.
 #![allow(dead_code, reason = "every test uses some of it")]
 
 use std::collections::BTreeMap;
@@ -15,8 +15,8 @@ use rand::{RngExt, SeedableRng};
 /// The content of a block. A page of more than one block is torn between any two sectors, too.
 type Image = [u8; PAGE];
 
-/// A disk; clones are the same disk. A clone from before a power failure is of a computer that has lost its power: its operations
-/// fail. Threads of a pool that was forgotten may still use it.
+/// A disk. Clones are the same disk. A clone from before a power failure belongs to a computer that has lost its power, so its
+/// operations fail. Threads of a pool that was forgotten may still use it.
 pub struct Faulty {
     inner: Arc<Inner>,
     /// Number of power failures before this clone was made.
@@ -36,17 +36,17 @@ struct Inner {
     writes: AtomicU32,
     syncs: AtomicU32,
     failed: AtomicU64,
-    /// What a failed sync does to what it was to make durable.
+    /// Whether a failed sync drops the writes that it should have made durable.
     forgets: AtomicBool,
-    /// How many more blocks are written before the power fails; 0 is never.
+    /// Number of further blocks that are written before the power fails; 0 means never.
     fuse: AtomicU64,
 }
 
 struct Disk {
     durable: BTreeMap<u64, Image>,
-    /// Written since the last sync, in order.
+    /// Blocks written since the last sync, in order.
     pending: Vec<(u64, Image)>,
-    /// Written before a sync that failed: it is there until the power fails, and no sync makes all of it durable.
+    /// Blocks written before a sync that failed. They stay until the power fails, and no sync makes all of them durable.
     cached: BTreeMap<u64, Image>,
     random: SmallRng,
     dead: bool,
@@ -77,25 +77,24 @@ impl Faulty {
         Self { inner: Arc::new(inner), failures: 0 }
     }
 
-    /// From now on so many of a million operations fail.
+    /// From now on, this many of a million operations fail.
     pub fn fail(&self, reads: u32, writes: u32, syncs: u32) {
         self.inner.reads.store(reads, Ordering::Relaxed);
         self.inner.writes.store(writes, Ordering::Relaxed);
         self.inner.syncs.store(syncs, Ordering::Relaxed);
     }
 
-    /// Whether a sync that fails has what was written since the one before forgotten at once, as kernels may, or only when
-    /// the power fails.
+    /// Sets whether a failed sync drops the writes since the previous sync at once, as kernels may, or only when the power fails.
     pub fn forgets(&self, forgets: bool) {
         self.inner.forgets.store(forgets, Ordering::Relaxed);
     }
 
-    /// How many operations were made to fail.
+    /// Number of operations that were made to fail.
     pub fn failed(&self) -> u64 {
         self.inner.failed.load(Ordering::Relaxed)
     }
 
-    /// The power fails after that many more blocks were written.
+    /// Makes the power fail after this number of further blocks has been written.
     pub fn fuse(&self, pages: u64) {
         self.inner.fuse.store(pages, Ordering::Relaxed);
     }
@@ -104,8 +103,8 @@ impl Faulty {
         self.disk().dead
     }
 
-    /// What is there after the power came back: of what was written since the last sync, some is there, some is not, and
-    /// some pages are torn between two sectors. Returns how many were torn.
+    /// Makes the power fail and return. Of the blocks written since the last sync, some stay, some are lost, and some pages are
+    /// torn between two sectors. Returns the number of torn pages.
     pub fn crash(&self) -> usize {
         let mut disk = self.disk();
         disk.dead = false;
@@ -190,7 +189,7 @@ impl Storage for Faulty {
             read.result = self.lot(&mut disk, &self.inner.reads);
             for part in 0..(read.size().bytes() / PAGE) {
                 let image = disk.get(read.block() + part as u64).unwrap_or([0; PAGE]);
-                // A read that fails has changed the memory, too.
+                // A read that fails has changed the memory too.
                 read.fill_part(part * PAGE, &image);
             }
         }
@@ -212,7 +211,7 @@ impl Storage for Faulty {
                     disk.dead = true;
                 }
                 if write.result.is_err() {
-                    // It failed in the middle of a page.
+                    // The write failed in the middle of a page.
                     disk.pending.last_mut().expect("pushed").1[2048..].fill(0xee);
                     break;
                 }

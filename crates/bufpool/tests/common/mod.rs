@@ -4,13 +4,12 @@
 use bedplate_bufpool::{Builder, Choice, Exclusive, Kind, PAGE, PageId, PageSize, Pool};
 use tempfile::TempDir;
 
-/// Whether this runs in a virtual machine, where there is a ring 0.
+/// Whether this runs in a virtual machine, which has a ring 0.
 pub fn in_guest() -> bool {
     std::env::var_os(bedplate_vm::MARK).is_some()
 }
 
-/// How much a test does that is as long as it is made: less where the processor is software, which is some hundred times
-/// slower.
+/// Reduces the number of repetitions of a test, because a software processor is some hundred times slower.
 pub fn scaled(natively: usize) -> usize {
     if in_guest() { natively / 8 } else { natively }
 }
@@ -43,18 +42,17 @@ pub fn kinds() -> impl Iterator<Item = Kind> {
     ])
 }
 
-/// In a virtual machine only the engine that works nowhere else: of what takes long, and is the others' natively.
+/// The engines for tests that take long. In a virtual machine, only the engine that works nowhere else.
 pub fn kinds_of_here() -> impl Iterator<Item = Kind> {
     kinds().take(if in_guest() { 1 } else { usize::MAX })
 }
 
-/// The engine of tests that need only one: in a virtual machine the one that works nowhere else.
+/// The engine of tests that need only one: in a virtual machine, the one that works nowhere else.
 pub fn kind_of_here() -> Kind {
     RING0.filter(|_| in_guest()).unwrap_or(Kind::Stock)
 }
 
-/// A pool of that many pages in memory, of which none is there, the folder of its file, and so many pages that it has in
-/// storage, of version 3.
+/// A pool with this number of frames, none of them in use, the folder of its file, and pages in storage of version 3.
 pub fn stored(kind: Kind, frames: usize, pages: usize) -> (Pool, TempDir, Vec<PageId>) {
     let (pool, folder) = pool(kind, frames);
     let fresh = |_| {
@@ -69,7 +67,7 @@ pub fn stored(kind: Kind, frames: usize, pages: usize) -> (Pool, TempDir, Vec<Pa
     (builder(&folder, kind, frames).open().unwrap(), folder, ids)
 }
 
-/// A pool of that many pages in memory, and the folder of its file.
+/// A pool with this number of frames, and the folder of its file.
 pub fn pool(kind: Kind, frames: usize) -> (Pool, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let pool = builder(&folder, kind, frames).open().unwrap();
@@ -80,7 +78,7 @@ pub fn builder(folder: &TempDir, kind: Kind, frames: usize) -> Builder {
     builder_for(folder, kind, frames, PageSize::MIN)
 }
 
-/// A builder of a pool that has room for that many pages of this size. It does not ask for the size.
+/// A builder of a pool that has room for this number of pages of this size. It does not set the size.
 pub fn builder_for(folder: &TempDir, kind: Kind, frames: usize, size: PageSize) -> Builder {
     Pool::builder(folder.path().join("pool"))
         .memory(frames * size.bytes())
@@ -88,7 +86,7 @@ pub fn builder_for(folder: &TempDir, kind: Kind, frames: usize, size: PageSize) 
         .engine(Choice::Only(kind))
 }
 
-/// Fills a payload with what only this page has at this version.
+/// Fills a payload with content that only this page has at this version.
 pub fn fill(exclusive: &mut Exclusive<'_>, page: u64, version: u64) {
     let mut content = vec![0; exclusive.len()];
     for (index, word) in content.chunks_exact_mut(8).enumerate() {
@@ -122,7 +120,7 @@ pub fn stored_version(pool: &Pool, page: PageId) -> u64 {
     version(&pool.pin_shared(page).unwrap(), page.0)
 }
 
-/// The version of a payload that `fill` filled; panics if it is of another page, or of several versions.
+/// The version of a payload that `fill` filled. Panics if it belongs to another page, or has several versions.
 pub fn version(payload: &[u8], page: u64) -> u64 {
     let word = |index: usize| u64::from_le_bytes(*payload[index * 8..].first_chunk().unwrap());
     let version = word(0) ^ stamp(page, 0, 0);

@@ -1,4 +1,4 @@
-//! A disk whose write queue a test holds up.
+//! A disk whose write queue a test can stop.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,7 +10,7 @@ use bedplate_bufpool::storage::{Read, Storage, Write, WriteBatch, WriteQueue};
 
 use super::faulty::Faulty;
 
-/// A disk with a queue, which ends batches when it is told to, the last one first.
+/// A disk with a queue, which ends batches on command, the last one first.
 #[derive(Clone)]
 pub struct Queueing {
     pub disk: Faulty,
@@ -19,7 +19,7 @@ pub struct Queueing {
 
 #[derive(Default)]
 struct Held {
-    /// Batches end only when this is not set.
+    /// While this is set, no batch ends.
     holds: bool,
     in_flight: usize,
     most_in_flight: usize,
@@ -30,7 +30,7 @@ impl Queueing {
         Self { disk, state: Arc::default() }
     }
 
-    /// From now on no batch ends, or batches end again.
+    /// Stops the ends of batches, or lets them continue.
     pub fn hold(&self, holds: bool) {
         self.state.0.lock().unwrap().holds = holds;
         self.state.1.notify_all();

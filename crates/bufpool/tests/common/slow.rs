@@ -1,4 +1,4 @@
-//! Storage that does not answer until it is told to.
+//! Storage that answers only on command.
 #![allow(dead_code, reason = "every test uses some of it")]
 
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use bedplate_bufpool::storage::{Read, Storage, Write};
 
 use super::faulty::Faulty;
 
-/// A disk that does not answer for some pages until it is told to; it reads one after the other.
+/// A disk that answers for some pages only on command. It reads one page after the other.
 #[derive(Clone)]
 pub struct Slow {
     disk: Faulty,
@@ -26,7 +26,7 @@ impl Slow {
         Self { disk: Faulty::new(1), shut: Arc::default(), asked: Arc::default() }
     }
 
-    /// Returns when it has been asked for a page for which it does not answer.
+    /// Returns when the disk has been asked for a page for which it does not answer.
     pub fn wait_until_asked(&self) {
         while self.asked.load(Ordering::Relaxed) == 0 {
             std::thread::sleep(Duration::from_millis(1));

@@ -1,7 +1,7 @@
-//! A write-ahead log as small as one can be: each record is a change of its own, committed when it is durable.
+//! A minimal write-ahead log: each record is a change of its own, and is committed when it is durable.
 //!
-//! A record sets a word of a page, has the whole payload, or frees the page. Redo pins the page that a record names, compares the numbers,
-//! and does what the page has not seen.
+//! A record sets a word of a page, has the whole payload, or frees the page. Redo pins the page that a record names, compares the
+//! numbers, and applies the record if the page does not have it.
 #![allow(dead_code, reason = "every test uses some of it")]
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ pub type Content = BTreeMap<PageId, Box<[u64]>>;
 pub enum Change {
     Word(usize, u64),
     Whole(Box<[u64]>),
-    /// The page is not in use any more.
+    /// The page is no longer in use.
     Free,
 }
 
@@ -59,15 +59,15 @@ pub struct Wal {
 
 #[derive(Default)]
 struct State {
-    /// Behind the last checkpoint.
+    /// Records since the last checkpoint.
     records: Vec<Record>,
     last: u64,
     durable: u64,
-    /// Up to where records are not needed any more.
+    /// The number up to which records are no longer needed.
     checkpoint: u64,
     dead: bool,
     file: Option<File>,
-    /// Checkpoints drop no records.
+    /// Whether checkpoints drop no records.
     keeps_all: bool,
 }
 
@@ -78,8 +78,8 @@ impl State {
         self.records.push(Record { lsn: self.last, page: page.page(), change });
     }
 
-    /// Drops the records of before a checkpoint. Those of a file are kept in another one, for who wants to know what is in
-    /// pages without reading them.
+    /// Drops the records from before a checkpoint. If the log is in a file, they move to another file, from which a test can
+    /// compute the content of pages.
     fn truncate(&mut self, path: Option<&Path>) {
         let checkpoint = self.checkpoint;
         if self.keeps_all {
@@ -103,7 +103,7 @@ impl State {
     }
 }
 
-/// A file of lines, and what is in it; the last line may not be whole, and is cut off.
+/// Opens a file of lines, and returns its content. An incomplete last line is cut off.
 fn whole_lines(path: &Path) -> (File, String) {
     let mut file = OpenOptions::new().read(true).append(true).create(true).open(path).expect("open the log");
     let mut text = String::new();
@@ -114,7 +114,7 @@ fn whole_lines(path: &Path) -> (File, String) {
 }
 
 impl Wal {
-    /// One in a file; what is in it already is read.
+    /// A log in a file, with the records that the file already has.
     pub fn open(path: &Path) -> Self {
         let (file, text) = whole_lines(path);
         let wal = Self { state: Mutex::default(), path: Some(path.to_owned()) };
@@ -147,7 +147,7 @@ impl Wal {
         self.state().checkpoint
     }
 
-    /// What records of before the last checkpoint made of a content.
+    /// Applies the records from before the last checkpoint to a content.
     pub fn apply_archive(&self, content: &mut Content) {
         let path = self.path.as_ref().expect("it is in a file").with_extension("archive");
         for line in whole_lines(&path).1.lines() {
@@ -172,7 +172,7 @@ impl Wal {
         state.add(page, change);
     }
 
-    /// Changes a word of a page that was just allocated: what it was before does not count.
+    /// Changes a word of a page that was just allocated. Its earlier content does not count.
     pub fn begin(&self, page: &mut Exclusive<'_>, word: usize, value: u64) {
         page.write(word * 8, &value.to_le_bytes());
         let whole = Change::Whole(words(page));
@@ -191,7 +191,7 @@ impl Wal {
         Ok(last)
     }
 
-    /// A checkpoint of the pool, after which older records are not needed.
+    /// Makes a checkpoint of the pool. Afterwards, older records are not needed.
     pub fn checkpoint(&self, pool: &Pool) -> Result<(), bedplate_bufpool::Error> {
         let before = self.state().last;
         pool.sync()?;
@@ -201,12 +201,12 @@ impl Wal {
         Ok(())
     }
 
-    /// No record becomes durable from now on.
+    /// From now on, no record becomes durable.
     pub fn die(&self) {
         self.state().dead = true;
     }
 
-    /// Records that are not durable are lost.
+    /// Loses the records that are not durable.
     pub fn crash(&self) {
         let mut state = self.state();
         let durable = state.durable;
@@ -215,17 +215,17 @@ impl Wal {
         state.records.retain(|record| record.lsn <= durable);
     }
 
-    /// What durable records make of a content.
+    /// Applies the durable records to a content.
     pub fn apply(&self, content: &mut Content) {
         self.state().records.iter().for_each(|record| record.apply(content));
     }
 
-    /// Has a pool's pages see what they have not. Returns how many were torn.
+    /// Applies all records to a pool's pages that do not have them. Returns the number of torn pages.
     pub fn redo(&self, pool: &Pool) -> usize {
         self.redo_after(pool, 0)
     }
 
-    /// Applies the records after a number to the pages that do not have them. Returns how many pages were torn.
+    /// Applies the records after a number to the pages that do not have them. Returns the number of torn pages.
     pub fn redo_after(&self, pool: &Pool, lsn: u64) -> usize {
         let (records, keeps_all) = {
             let state = self.state();
@@ -251,7 +251,7 @@ impl Wal {
                 continue;
             }
             if keeps_all && matches!(record.change, Change::Word(..)) {
-                // Redo of a change of part of a page needs the page as it was.
+                // Redo of a change of part of a page needs the page's previous content.
                 assert!(
                     known == Some(words(&page)),
                     "record {} of page {} finds other content",
@@ -284,7 +284,7 @@ impl Log for Wal {
         if state.dead {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
-        // Somebody else's commit may have been faster, and further.
+        // Another thread's commit may have been faster, and may have covered more.
         if up_to <= state.durable {
             return Ok(());
         }

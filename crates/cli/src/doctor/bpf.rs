@@ -1,7 +1,7 @@
-//! The few bpf(2) calls that probing takes: hand-assembled programs of a few instructions, so that
+//! The few bpf(2) calls that the probes need. Programs of a few instructions are assembled by hand, so that
 //! doctor needs neither a compiler nor the database's own programs.
 //!
-//! Everything created here is owned by a file descriptor and disappears with it.
+//! A file descriptor owns every object that this module creates; the object disappears with it.
 
 use std::ffi::CStr;
 use std::io;
@@ -11,7 +11,7 @@ use std::ptr;
 
 use libbpf_rs::libbpf_sys as sys;
 
-/// Why the kernel refused a program: its error, and the verifier's last words.
+/// The reason why the kernel refused a program: its error, and the verifier's last line.
 pub struct Refused {
     /// The error of the system call.
     pub error: io::Error,
@@ -26,12 +26,12 @@ impl std::fmt::Display for Refused {
     }
 }
 
-/// libbpf returns -errno, or a descriptor.
+/// Takes a result of libbpf, which is -errno or a descriptor.
 fn owned(result: i32) -> io::Result<OwnedFd> {
     if result < 0 {
         return Err(io::Error::from_raw_os_error(-result));
     }
-    // SAFETY: a non-negative result is a descriptor that was just created for us.
+    // SAFETY: a non-negative result is a new descriptor that nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(result) })
 }
 
@@ -110,7 +110,7 @@ pub fn load(kind: sys::bpf_prog_type, insns: &[sys::bpf_insn]) -> Result<OwnedFd
     owned(fd).map_err(|error| Refused { error, verifier: last_words(&log) })
 }
 
-/// The verifier ends its log with statistics; the line before them says what was wrong.
+/// The last line before the statistics at the end of the verifier's log, which names the problem.
 fn last_words(log: &[u8]) -> String {
     let text = CStr::from_bytes_until_nul(log).map(CStr::to_string_lossy).unwrap_or_default();
     let statistics = |l: &&str| l.starts_with("processed ") || l.starts_with("verification time");
@@ -184,7 +184,7 @@ pub fn update_map(map: BorrowedFd<'_>, key: u64, value: u64) -> io::Result<()> {
     done(unsafe { sys::bpf_map_update_elem(map.as_raw_fd(), key.cast(), value.cast(), 0) })
 }
 
-/// Attaches a program to a map of sockets; it is detached when the map goes.
+/// Attaches a program to a map of sockets; it is detached when the map is freed.
 pub fn attach_to_map(prog: &OwnedFd, map: &OwnedFd, kind: sys::bpf_attach_type) -> io::Result<()> {
     // SAFETY: two valid descriptors.
     done(unsafe { sys::bpf_prog_attach(prog.as_raw_fd(), map.as_raw_fd(), kind, 0) })
@@ -197,7 +197,7 @@ pub fn link_to_cgroup(prog: &OwnedFd, cgroup: impl AsFd, kind: sys::bpf_attach_t
     owned(unsafe { sys::bpf_link_create(prog.as_raw_fd(), cgroup, kind, ptr::null()) })
 }
 
-/// Runs a traffic-control program once on an empty packet; returns what it returned.
+/// Runs a traffic-control program once on an empty packet; returns its result.
 pub fn run_on_packet(prog: &OwnedFd) -> io::Result<u32> {
     let packet = [0u8; 64];
     let mut opts = sys::bpf_test_run_opts {
@@ -212,7 +212,7 @@ pub fn run_on_packet(prog: &OwnedFd) -> io::Result<u32> {
     Ok(opts.retval)
 }
 
-/// Bytes of machine code the kernel compiled the program to; 0 if it interprets it.
+/// Bytes of machine code that the kernel compiled the program to; 0 if it interprets the program.
 pub fn compiled_bytes(prog: &OwnedFd) -> io::Result<u32> {
     let mut info = sys::bpf_prog_info::default();
     let mut len = mem::size_of::<sys::bpf_prog_info>() as u32;

@@ -39,7 +39,7 @@ fn engine() -> Check {
     }
 }
 
-/// Two pages that are not neighbours are dropped with one call.
+/// Drops two pages that are not neighbours with one call.
 fn batched_eviction() -> Check {
     let attempt = || -> io::Result<bool> {
         let page = page_size();
@@ -76,7 +76,7 @@ fn batching(attempt: io::Result<bool>) -> Check {
         "choose the engine array, which unmaps nothing; for batches of stock, use Linux 6.13 or newer";
     let no = |why: String| {
         let reason = format!("the engine stock does not batch: {why}");
-        // No engine but stock needs it, so the component has what it needs.
+        // Only the engine stock needs it, so the component works without it.
         Check::partly(BATCH.0, BATCH.1, reason).advice(advice)
     };
     match attempt {
@@ -86,7 +86,7 @@ fn batching(attempt: io::Result<bool>) -> Check {
     }
 }
 
-/// Engines whose page numbers are addresses reserve as much address space as the data may ever take.
+/// Checks the address space. Engines whose page numbers are addresses reserve as much as the data may ever take.
 fn reserve() -> Check {
     const TIB: usize = 1 << 40;
     let sizes = [16 * TIB, TIB, TIB / 16];

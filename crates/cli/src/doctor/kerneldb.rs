@@ -1,4 +1,4 @@
-//! What kerneldb needs: the right to load eBPF programs, arenas, maps of sockets, and memory.
+//! The needs of kerneldb: the right to load eBPF programs, arenas, maps of sockets, and memory.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,13 +11,13 @@ use super::system::{self, capabilities, is_denied, setting};
 use super::{Check, Component, bpf, kerneldb_programs as programs};
 use crate::units;
 
-/// What to do about a refused bpf(2).
+/// The advice about a refused bpf(2).
 pub const PRIVILEGES: &str = "run as root, or grant CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON (systemd: \
     AmbientCapabilities=, containers: --cap-add and a seccomp profile that allows bpf)";
 
 /// Probes kerneldb.
 pub fn probe() -> Component {
-    // libbpf's own warnings would say the same in other words.
+    // libbpf's own warnings would repeat the report in other words.
     let printer = libbpf_rs::set_print(None);
     let mut checks = vec![system_call()];
     let allowed = checks[0].answer == super::Answer::Yes;
@@ -52,7 +52,7 @@ pub fn probe() -> Component {
     }
 }
 
-/// The reason of everything that could not be tried.
+/// The reason of every check that could not be tried.
 pub const NOT_ALLOWED: &str = "needs root: bpf(2) is refused to this user";
 
 fn system_call() -> Check {
@@ -93,7 +93,7 @@ fn privileges(bpf_allowed: bool) -> Check {
 const ENGINE: (&str, &str) = ("engine", "the database itself");
 const HASH_MAPS: (&str, &str) = ("engine-hash-maps", "the database on hash maps (EngineKind::HashMap)");
 
-/// A small database is created, written to and read from; it disappears with its handle.
+/// Creates a small database, writes to it and reads from it. It disappears with its handle.
 fn engine((id, subject): (&'static str, &'static str), engine: EngineKind, otherwise: &str) -> Check {
     let attempt = || -> bedplate_kerneldb::Result<bool> {
         let config = Config { engine, memory_bytes: 16 << 20, max_sessions: 4, ..Config::default() };
@@ -116,7 +116,7 @@ fn engine((id, subject): (&'static str, &'static str), engine: EngineKind, other
 
 const FAST_PATH: (&str, &str) = ("local-fast-path", "cgroup2 for the fast path of local clients");
 
-/// A program that does nothing is linked to this process's own cgroup for a moment.
+/// Links a program that does nothing to this process's own cgroup for a moment.
 fn fast_path() -> Check {
     let Some(cgroup) = own_cgroup2() else {
         return Check::no(FAST_PATH.0, FAST_PATH.1, "no cgroup2 file system is mounted").advice(
@@ -144,7 +144,7 @@ fn own_cgroup2() -> Option<PathBuf> {
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let path = own.lines().find_map(|l| l.strip_prefix("0::/")).unwrap_or("");
     let directory = PathBuf::from(&root).join(path);
-    // In a cgroup namespace the path may lead out of what is mounted.
+    // In a cgroup namespace the path may lead out of the mounted part.
     Some(if directory.is_dir() { directory } else { PathBuf::from(root) })
 }
 
@@ -159,8 +159,8 @@ fn accounting(allowed: bool) -> Check {
     if !allowed {
         return Check::unknown(ID.0, ID.1, NOT_ALLOWED);
     }
-    // libbpf creates maps with as much locked memory as the process may have, so what remains to be said
-    // is which limit binds: kernels since 5.11 charge the memory control group.
+    // libbpf raises the limit on locked memory as far as the process may. So the check only reports which limit
+    // applies: kernels since 5.11 charge the memory control group.
     match bpf::create_map(sys::BPF_MAP_TYPE_ARRAY, 4, 4096, 4096, 0) {
         Ok(_) => Check::yes(ID.0, ID.1, "16 MiB could be had in one map"),
         Err(error) => Check::no(ID.0, ID.1, format!("a map of 16 MiB: {error}"))
@@ -168,7 +168,7 @@ fn accounting(allowed: bool) -> Check {
     }
 }
 
-/// The server takes its memory when it starts: 1 GiB unless told otherwise.
+/// Checks the memory. The server takes it when it starts: 1 GiB by default.
 fn memory() -> Check {
     const ID: (&str, &str) = ("memory", "memory for the default of 1 GiB");
     const DEFAULT: u64 = 1 << 30;

@@ -1,4 +1,4 @@
-//! Probes of kerneldb that load (and where it matters run) an eBPF program of a few instructions.
+//! Probes of kerneldb that load, and where needed run, an eBPF program of a few instructions.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -38,7 +38,7 @@ pub fn probe(btf: Option<&Btf<'_>>) -> Vec<Check> {
     ]
 }
 
-/// The same questions without answers.
+/// The same checks without answers.
 pub fn unknown() -> Vec<Check> {
     let required = [KINDS, JIT, ISA, ITER, ARENA, IRQ, RING, SOCKMAP];
     [KINDS, JIT, ISA, ITER, ARENA, IRQ, RES_LOCK, RING, SOCKMAP]
@@ -90,7 +90,7 @@ fn jit() -> Check {
     }
 }
 
-/// Sign-extending moves came with v4, which the programs are compiled for.
+/// Checks a sign-extending move, which is new in v4, the instruction set that the programs are compiled for.
 fn instruction_set() -> Check {
     let movsx = bpf::insn(0xbf, 0, 1, 8, 0);
     let insns = [bpf::mov_imm(1, 255), movsx, bpf::exit()];
@@ -109,7 +109,7 @@ fn instruction_set() -> Check {
 /// The call of a kernel function, if this kernel has it.
 fn kfunc(btf: Option<&Btf<'_>>, name: &str) -> Result<sys::bpf_insn, String> {
     let btf = btf.ok_or("without type information kernel functions cannot be called")?;
-    // A structure may have the same name (bpf_res_spin_lock has), so the kind matters too.
+    // A structure may have the same name, as with bpf_res_spin_lock, so the kind matters too.
     let is_function = |id: &u32| {
         let function = btf.type_by_id::<types::Func<'_>>((*id).into());
         function.is_some_and(|f| f.name().is_some_and(|n| n == name))
@@ -137,7 +137,7 @@ fn bounded_loops(btf: Option<&Btf<'_>>) -> Check {
     }
 }
 
-/// A program writes into an arena and this process reads it from its mapping.
+/// Lets a program write into an arena, and reads the word from this process's mapping.
 fn arena() -> Check {
     const PAGE: usize = 4096;
     const PATTERN: i32 = 0x5ca1_ab1e;
@@ -152,7 +152,7 @@ fn arena() -> Check {
         }
         .map_err(|e| format!("mapping it: {e}"))?;
         let word = memory.cast::<u64>();
-        // SAFETY: the page is mapped writable; touching it from here is what allocates it.
+        // SAFETY: the page is mapped writable. The write allocates it.
         unsafe { word.write_volatile(1) };
         let run = || -> Result<u64, String> {
             let address = memory as u64;
@@ -235,7 +235,7 @@ fn ring_buffer() -> Check {
     }
 }
 
-/// A connection over the loopback interface is answered by the kernel with what the client sent.
+/// Lets the kernel answer a connection over the loopback interface with the bytes that the client sent.
 fn sockmap() -> Check {
     const REQUEST: &[u8; 4] = b"ping";
     let attempt = || -> Result<(), String> {

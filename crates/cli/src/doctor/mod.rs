@@ -1,7 +1,7 @@
-//! `bedplate doctor`: what this kernel, these privileges and this hardware allow.
+//! `bedplate doctor` reports what this kernel, these privileges and this hardware allow.
 //!
-//! Every answer comes from trying the thing, never from a version number alone. What is tried is undone
-//! by the kernel when its file descriptors close, so an interrupted run leaves nothing behind either.
+//! Every answer comes from an attempt, never from a version number alone. The kernel undoes each attempt
+//! when its file descriptors close, so an interrupted run leaves nothing behind either.
 //! Without privileges the answers that need them are "unknown", not "no".
 
 mod bpf;
@@ -31,10 +31,10 @@ pub struct Args {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
     Yes,
-    /// It works with a limit that the reason names.
+    /// It works, with a limit that the reason names.
     Partly,
     No,
-    /// It could not be probed, for want of a privilege or of something probed before it.
+    /// It could not be probed, because a privilege or an earlier probed feature is missing.
     Unknown,
 }
 
@@ -53,11 +53,11 @@ impl Answer {
 struct Check {
     /// Stable name for machines.
     id: &'static str,
-    /// What is asked, for people.
+    /// The question, for people.
     subject: &'static str,
     answer: Answer,
     reason: String,
-    /// What to do about it; only where there is something to do.
+    /// Advice to the user, if there is any.
     advice: Option<String>,
     /// Whether the component cannot work without it.
     required: bool,
@@ -95,10 +95,10 @@ impl Check {
     }
 }
 
-/// What one component can do here.
+/// The answers for one component.
 struct Component {
     name: &'static str,
-    /// What it does for its user.
+    /// Its use.
     purpose: &'static str,
     /// Whether this version of Bedplate contains it; otherwise the answers are for planning.
     included: bool,
@@ -123,8 +123,8 @@ impl Component {
 
 type Probe = fn() -> Component;
 
-/// Probes and prints. Succeeds if every included component that was asked for by name can work here; if none was,
-/// one of them is enough, for they do not need each other.
+/// Probes and prints. Succeeds if every included component that was asked for by name can work here. If none was,
+/// one component is enough, because they do not need each other.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let components: [(&str, Probe); 5] = [
         ("kerneldb", kerneldb::probe),
@@ -168,8 +168,8 @@ mod tests {
         assert_eq!(component(vec![unknown(), Check::no("b", "b", "").required()]).verdict(), Answer::No);
     }
 
-    /// Every probe must end with a reason whatever the machine allows, and identifiers must be unique:
-    /// machines read them.
+    /// Every probe must end with a reason on any machine. Identifiers must be unique, because programs
+    /// read them.
     #[test]
     fn every_component_reports_on_this_machine() {
         for probe in [kerneldb::probe, ring0::probe, snapshot::probe, bufpool::probe, scan::probe] {

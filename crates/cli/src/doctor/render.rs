@@ -1,4 +1,4 @@
-//! Printing what doctor found, for people and for machines.
+//! Prints doctor's report, for people and for programs.
 
 use std::io::{self, Write};
 

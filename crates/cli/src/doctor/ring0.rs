@@ -1,4 +1,4 @@
-//! What ring0 needs: a /dev/kvm that runs guest ring 0 on the processor itself.
+//! The need of ring0: a /dev/kvm that runs guest ring 0 on the processor itself.
 
 #[cfg(target_arch = "x86_64")]
 #[path = "ring0_x86.rs"]
@@ -24,7 +24,7 @@ pub fn probe() -> Component {
     }
 }
 
-/// The reason of everything that follows from an unopened /dev/kvm.
+/// The reason of every check that needs an open /dev/kvm.
 #[cfg(target_arch = "x86_64")]
 fn unopened(id: &'static str, subject: &'static str) -> Check {
     Check::unknown(id, subject, "/dev/kvm could not be opened")

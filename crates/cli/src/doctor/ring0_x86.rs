@@ -1,5 +1,5 @@
-//! The probes of ring0 on x86-64. A virtual machine of one page of code is created, run for a moment and
-//! dropped.
+//! The probes of ring0 on x86-64. They create a virtual machine with one page of code, run it for a moment and
+//! drop it.
 
 use std::arch::x86_64::{__cpuid, __cpuid_count};
 use std::time::{Duration, Instant};
@@ -93,8 +93,8 @@ fn capabilities(kvm: &Kvm) -> Check {
     Check::yes(CAPS.0, CAPS.1, format!("all {} are there, {slots} memory slots", wanted.len()))
 }
 
-/// A software KVM emulates ring 0 at about a microsecond an instruction: it starts virtual machines but is
-/// of no use here. So a loop is timed.
+/// Times a loop, because a KVM in software starts virtual machines but is of no use here. It emulates ring 0 at
+/// about a microsecond an instruction.
 fn native(kvm: &Kvm) -> Check {
     const PER_INSTRUCTION: Duration = Duration::from_nanos(40);
     match run_loop(kvm) {
@@ -115,7 +115,7 @@ fn native(kvm: &Kvm) -> Check {
     }
 }
 
-/// Iterations are two instructions each: at a microsecond an instruction the probe takes 20 ms.
+/// Number of iterations, of two instructions each. At a microsecond an instruction the probe takes 20 ms.
 const LOOP_ITERATIONS: u32 = 10_000;
 const LOOP_INSTRUCTIONS: u32 = LOOP_ITERATIONS * 2;
 
@@ -151,7 +151,7 @@ impl Drop for Memory {
     }
 }
 
-/// Runs the loop in 64-bit ring 0 and returns how long it took.
+/// Runs the loop in 64-bit ring 0 and returns the time that it took.
 fn run_loop(kvm: &Kvm) -> Result<Duration, String> {
     const TABLE: u64 = 3; // present, writable
     const HUGE: u64 = 1 << 7;
@@ -193,7 +193,7 @@ fn run_loop(kvm: &Kvm) -> Result<Duration, String> {
     (regs.rip, regs.rflags) = (Memory::CODE as u64, 2);
     vcpu.set_regs(&regs).map_err(text("setting its registers"))?;
 
-    // The first entry pays for faults on guest memory, so the second is what counts.
+    // The first entry includes faults on guest memory, so the second one counts.
     let mut took = Duration::MAX;
     for _ in 0..2 {
         vcpu.set_regs(&regs).map_err(text("setting its registers"))?;
@@ -206,7 +206,7 @@ fn run_loop(kvm: &Kvm) -> Result<Duration, String> {
     Ok(took)
 }
 
-/// What ring0's entry and exit use: FS and GS bases without system calls, and saving vector registers.
+/// Checks the features that ring0's entry and exit use: FS and GS bases without system calls, and saving vector registers.
 fn features() -> Check {
     let missing: Vec<&str> = [
         ("FSGSBASE", __cpuid_count(7, 0).ebx & 1 == 1),

@@ -1,5 +1,5 @@
-//! What scan does best with: io_uring, reads that bypass the page cache, and large pages for its memory. It works without
-//! any of them: threads read, through the page cache, into pages of 4 KiB.
+//! The features that make scan fastest: io_uring, reads that bypass the page cache, and large pages for its memory. Without
+//! them, threads read through the page cache into pages of 4 KiB.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -74,7 +74,7 @@ fn operations(ring: &IoUring) -> Check {
     }
 }
 
-/// Registering pins memory, which RLIMIT_MEMLOCK limits for users without CAP_IPC_LOCK.
+/// Registers buffers. That pins memory, which RLIMIT_MEMLOCK limits for users without CAP_IPC_LOCK.
 fn registered_buffers(ring: &IoUring) -> Check {
     const WANTED: usize = 64 << 20;
     let mut bytes = WANTED;
@@ -85,7 +85,7 @@ fn registered_buffers(ring: &IoUring) -> Check {
         // SAFETY: the buffer lives until it is unregistered below, and no operation uses it.
         match unsafe { ring.submitter().register_buffers(&vector) } {
             Ok(()) => {
-                // The ring must let go of the buffer before it is freed.
+                // The ring must release the buffer before it is freed.
                 if let Err(error) = ring.submitter().unregister_buffers() {
                     std::mem::forget(buffer);
                     return Check::unknown(BUFFERS.0, BUFFERS.1, format!("unregistering: {error}"));
@@ -109,7 +109,7 @@ fn registered_buffers(ring: &IoUring) -> Check {
     }
 }
 
-/// A file without a name is written and read past the page cache; it is gone when closed.
+/// Writes a file without a name and reads it past the page cache. The file disappears when it is closed.
 fn direct() -> Check {
     const BLOCK: usize = 4096;
     #[repr(align(4096))]

@@ -1,5 +1,5 @@
-//! What snapshot's engines need that use userfaultfd: write protection of shared memory, seen by the process
-//! itself, and page tables that can be moved. (The ring0 engine needs what the component ring0 needs.)
+//! The needs of those snapshot engines that use userfaultfd: write protection of shared memory, seen by the process
+//! itself, and page tables that can be moved. (The ring0 engine has the needs of the component ring0.)
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -19,7 +19,7 @@ const COPY: (&str, &str) = ("process-vm-writev", "writing into the snapshot proc
 
 const REMAP: (&str, &str) = ("remap", "setting page tables aside (mremap of shared memory)");
 
-// From linux/userfaultfd.h and linux/fs.h.
+// Constants of linux/userfaultfd.h and linux/fs.h.
 const UFFD_API: u64 = 0xaa;
 const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
 const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
@@ -80,7 +80,7 @@ fn request<const N: usize>(fd: impl AsFd, request: libc::c_ulong, words: &mut [u
 
 /// Negotiates the features and arms one page of a memfd.
 fn armed(checks: &mut Vec<Check>, uffd: &OwnedFd) {
-    // A descriptor negotiates once: what it could do is asked of another one.
+    // A descriptor negotiates only once, so another one is asked for the offered features.
     let offered = userfaultfd_of_engines().and_then(|fd| {
         let mut api = [UFFD_API, 0, 0];
         request(&fd, UFFDIO_API, &mut api).map_err(|error| error.to_string())?;
@@ -139,7 +139,7 @@ fn with_memfd_page<T>(f: impl FnOnce(usize) -> Result<T, String>) -> Result<T, S
     result
 }
 
-/// Setting page tables aside, tried by the engine that does it.
+/// Lets the engine that detaches page tables try it.
 fn remap() -> Check {
     let memory = Memory::builder(PAGE).engine(Choice::Only(Kind::Remap)).build();
     match memory {
@@ -149,7 +149,7 @@ fn remap() -> Check {
     }
 }
 
-/// A process may write into itself unless a filter forbids the call altogether.
+/// Lets this process write into itself, which works unless a filter forbids the call altogether.
 fn copy() -> Check {
     let (source, mut target) = ([7u8; 1], [0u8; 1]);
     let from = libc::iovec { iov_base: source.as_ptr() as *mut _, iov_len: 1 };

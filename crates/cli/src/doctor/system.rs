@@ -22,13 +22,13 @@ impl Capabilities {
         self.0 >> number & 1 == 1
     }
 
-    /// The names of those that are effective.
+    /// The names of the effective capabilities.
     pub fn names(self) -> Vec<&'static str> {
         NAMES.iter().filter(|(number, _)| self.has(*number)).map(|(_, name)| *name).collect()
     }
 
-    /// Those of CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON that are missing. CAP_SYS_ADMIN implies two of
-    /// them, as the kernel sees it.
+    /// The missing ones of CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON. To the kernel, CAP_SYS_ADMIN implies two of
+    /// them.
     pub fn missing_for_bpf(self) -> Vec<&'static str> {
         let admin = self.has(21);
         let have = |number, implied| self.has(number) || (implied && admin);

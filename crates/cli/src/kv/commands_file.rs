@@ -1,5 +1,5 @@
 //! The file format of `dump` and `load`: SET commands in the Redis protocol, so that `redis-cli --pipe`
-//! can load it too, and a last ECHO whose text tells that the file is complete and undamaged:
+//! can load it too. The text of a last ECHO proves that the file is complete and undamaged:
 //!
 //! ```text
 //! SET key value [PXAT unix-time-in-milliseconds]     any number of times
@@ -67,7 +67,7 @@ impl<W: Write> Writer<W> {
         self.bytes
     }
 
-    /// Writes the end; returns what was written to.
+    /// Writes the end; returns the inner writer.
     pub fn finish(mut self) -> io::Result<W> {
         let end = redis::cmd("ECHO").arg(trailer(self.keys, self.crc)).get_packed_command();
         self.out.write_all(&end)?;
@@ -115,8 +115,8 @@ impl Reader {
         self.size
     }
 
-    /// The next key; `None` at the end of a complete, undamaged file. Commands other than SET are refused:
-    /// a dump is data.
+    /// The next key; `None` at the end of a complete, undamaged file. Commands other than SET are refused,
+    /// because a dump is data.
     pub fn next(&mut self) -> anyhow::Result<Option<Key>> {
         let at = format!("after {} keys", self.keys);
         let value = match self.parser.parse_value(&mut self.input) {
@@ -164,7 +164,7 @@ fn words(value: Value) -> Option<Vec<Vec<u8>>> {
         .collect()
 }
 
-/// Arbitrary bytes as a file: never a panic, and what is accepted is what was written.
+/// Reads arbitrary bytes as a file. That never panics, and only a file that a writer can write is accepted.
 #[cfg(any(test, fuzzing))]
 pub fn arbitrary_bytes(input: &[u8]) {
     let mut reader = Reader::new(Box::new(io::Cursor::new(input.to_vec())), None);
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Pieces of which files are made, in any order.
+    /// Pieces of files, in any order.
     fn pieces() -> impl Strategy<Value = Vec<u8>> {
         let piece = prop_oneof![
             Just(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n".to_vec()),

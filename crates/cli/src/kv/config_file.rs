@@ -36,15 +36,15 @@ fn parse(text: &str) -> anyhow::Result<Vec<OsString>> {
         if !name.chars().all(|c| c.is_ascii_lowercase() || c == '-') {
             bail!("line {}: {name} is not the name of an option", index + 1);
         }
-        // In one word, so that a value that begins with a dash is not taken for an option.
+        // Option and value are one word, so that a value that begins with a dash is not taken for an option.
         let separator = if value.is_empty() { "" } else { "=" };
         args.push(OsString::from(format!("--{name}{separator}{value}")));
     }
     Ok(args)
 }
 
-/// The command line with the file's options before its own, so that its own win: they are the words behind
-/// `serve`.
+/// The command line with the file's options directly behind `serve`, before its own options, so that its own
+/// take precedence.
 pub fn merge(line: Vec<OsString>, file: Vec<OsString>) -> Vec<OsString> {
     let serve = line.iter().position(|word| word == "serve").map_or(line.len(), |at| at + 1);
     let (before, after) = line.split_at(serve);

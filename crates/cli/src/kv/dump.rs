@@ -27,7 +27,7 @@ pub struct Args {
     target: Target,
 }
 
-/// Keys asked for at once.
+/// Number of keys in one request.
 const BATCH: usize = 500;
 
 /// Dumps.
@@ -89,7 +89,7 @@ fn values(connection: &mut Connection, keys: Vec<Vec<u8>>) -> redis::RedisResult
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let with_value = keys.into_iter().zip(replies).filter_map(|(key, (value, ttl_ms))| {
         let expire_at_ms = match ttl_ms {
-            // Gone between SCAN and GET, or between GET and PTTL.
+            // The key has disappeared between SCAN and GET, or between GET and PTTL.
             -2 => return None,
             ..0 => None,
             ttl => Some((now + Duration::from_millis(ttl as u64)).as_millis() as u64),

@@ -24,20 +24,20 @@ pub struct Args {
     target: Target,
 }
 
-/// Bytes and keys sent at once: enough to hide the way to the server and back.
+/// Keys and bytes of one batch, which are enough to hide the round-trip time.
 const BATCH_KEYS: usize = 500;
 const BATCH_BYTES: u64 = 1 << 20;
 
-/// What happened to the keys.
+/// The outcome of a load.
 #[derive(Default)]
 struct Outcome {
     loaded: u64,
     refused: u64,
-    /// The first refused key and why.
+    /// The first refused key and the reason.
     first: Option<String>,
 }
 
-/// Loads; fails if the dump is damaged or the server refused a key, after loading all that it could.
+/// Loads as many keys as possible; fails if the dump is damaged or the server refused a key.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut reader = Reader::open(&args.file)?;
     let mut connection = args.target.connect()?;

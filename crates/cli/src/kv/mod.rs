@@ -20,7 +20,7 @@ use std::process::ExitCode;
 pub enum Command {
     /// Serve a data directory to Redis clients, answered in the kernel.
     Serve(Box<serve::Args>),
-    /// Show what a running server does, line by line.
+    /// Show the activity of a running server, line by line.
     Stats(stats::Args),
     /// Let a running server take a checkpoint, and wait for it.
     Checkpoint(checkpoint::Args),

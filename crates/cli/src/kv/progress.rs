@@ -1,4 +1,4 @@
-//! Progress bars on the standard error; nothing is drawn where that is not a terminal.
+//! Progress bars on the standard error; nothing is drawn if that is not a terminal.
 
 use bedplate_kerneldb::checkpoint::Progress;
 use indicatif::{ProgressBar, ProgressStyle};

@@ -42,7 +42,7 @@ pub struct Args {
     /// Keep nothing on disk: no data directory, no log, no checkpoints.
     #[arg(long)]
     in_memory: bool,
-    /// What a write waits for before it is acknowledged: nothing and no log, the log, or fsync.
+    /// The step after which a write is acknowledged: its execution (there is no log), the log, or fsync.
     #[arg(long, value_enum, default_value = "async")]
     durability: Acknowledge,
     /// Memory for keys, values, indexes and log rings.
@@ -57,7 +57,7 @@ pub struct Args {
     /// Most connections at once.
     #[arg(long, value_name = "N", default_value_t = 4000)]
     max_clients: u32,
-    /// Close a connection that has sent nothing for so long.
+    /// Close a connection that has sent nothing for this long.
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_time)]
     idle_timeout: Duration,
     /// Roll back a transaction that is open for this long.
@@ -103,7 +103,7 @@ pub struct Args {
     /// Execute every command in user space: the same replies, slower; for comparison.
     #[arg(long)]
     no_kernel_path: bool,
-    /// Answer clients on this machine inside of their own send calls, without TCP. It attaches a
+    /// Answer clients on this machine inside their own send calls, without TCP. It attaches a
     /// program to the cgroup2 root, which runs in every process that connects to the server's port.
     #[arg(long, conflicts_with = "no_kernel_path")]
     local_fast_path: bool,
@@ -147,7 +147,7 @@ enum When {
     /// While many clients and all processors are busy.
     #[value(alias = "busy")]
     UnderLoad,
-    /// As long as the server runs.
+    /// The whole time that the server runs.
     Always,
     /// The server leaves the kernel's workers alone.
     Never,
@@ -174,7 +174,7 @@ impl Args {
         Ok(Config {
             partitions: self.partitions.unwrap_or(self.memory.div_ceil(1 << 32).max(1) as u32),
             memory_bytes: self.memory,
-            // Some are for work beside the connections: expiry, loading.
+            // Some sessions are for work beside the connections, such as expiry and loading.
             max_sessions: self.max_clients.saturating_add(64).min(65_536),
             versions: self.versions,
             wal_ring_bytes: u32::try_from(ring).context("--wal-ring-bytes is too large")?,
@@ -238,7 +238,7 @@ impl Args {
 /// Serves until the end.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let config = args.server()?;
-    // Before recovery, which may take long.
+    // The check comes before recovery, which may take long.
     config.check().map_err(|error| match config.batch_workers {
         Batching::Never => error.into(),
         _ => hinted(error.to_string(), "grant CAP_SYS_NICE, or leave --batch-workers out"),
@@ -255,13 +255,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let server = server.start(store.clone()).map_err(in_use)?;
     let stopper = server.stopper();
     stops.started(move || stopper.stop());
-    // Programs that start this one wait for this line, which also tells the port if it was 0.
+    // Programs that start this one wait for this line. It also has the port, which the option may leave open as 0.
     writeln!(io::stdout(), "ready on {}", server.local_addr())?;
     io::stdout().flush()?;
 
     let served = server.wait();
     stops.end();
-    // Without a log a last checkpoint is all that keeps the data.
+    // Without a log, only a last checkpoint keeps the data.
     let last = args.durability == Acknowledge::Off && store.data_dir().is_some();
     let closed = store.close(last);
     served?;
@@ -270,7 +270,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says what to do about an address that is in use.
+/// Adds advice to the error about an address that is in use.
 fn in_use(error: bedplate_kerneldb::Error, address: SocketAddr) -> anyhow::Error {
     match &error {
         bedplate_kerneldb::Error::Io { source, .. } if source.kind() == io::ErrorKind::AddrInUse => hinted(

@@ -1,4 +1,4 @@
-//! `bedplate kv stats`: a line per interval with what a running server did in it.
+//! `bedplate kv stats`: a line per interval with the figures of a running server.
 
 use std::collections::HashMap;
 use std::io::{self, IsTerminal, Write};
@@ -27,7 +27,7 @@ pub struct Args {
     json: bool,
 }
 
-/// What INFO says, by name.
+/// The fields of INFO, by name.
 struct Info(HashMap<String, String>);
 
 impl Info {
@@ -98,7 +98,7 @@ const COLUMNS: &[Column] = &[
     },
 ];
 
-/// Prints until the count is reached, the server stops or the reader goes away.
+/// Prints until the count is reached, the server stops or the reader closes the pipe.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut connection = args.target.connect()?;
     let mut before = Info::read(&mut connection, &args.target)?;
@@ -108,7 +108,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         writeln!(out)?;
         return Ok(ExitCode::SUCCESS);
     }
-    // On a terminal the headline comes again before it scrolls away.
+    // On a terminal the headline is repeated before it scrolls away.
     let headline_every = if io::stdout().is_terminal() { 20 } else { u64::MAX };
     let mut taken = Instant::now();
     for line in 0..args.count.unwrap_or(u64::MAX) {

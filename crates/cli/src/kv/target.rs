@@ -9,7 +9,7 @@ use redis::{Client, Connection, ConnectionAddr, IntoConnectionInfo, RedisError};
 
 use crate::failure::hinted;
 
-/// Which server, and how to log in.
+/// The server and its password.
 #[derive(clap::Args)]
 pub struct Target {
     /// Address of the server.
@@ -61,7 +61,7 @@ impl Target {
         }
     }
 
-    /// An error of a command that was sent, with what to do about the common ones.
+    /// An error of a command that was sent, with advice about the common ones.
     pub fn failed(&self, what: &str, error: RedisError) -> anyhow::Error {
         let message = format!("{what} at {}: {error}", self.name());
         match error.code() {

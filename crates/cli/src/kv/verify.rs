@@ -1,4 +1,4 @@
-//! `bedplate kv verify`: every invariant of a running server, or every checksum of what was saved.
+//! `bedplate kv verify` checks every invariant of a running server, or every checksum of saved data.
 
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ pub struct Args {
     target: Target,
 }
 
-/// Checks; fails if anything is wrong.
+/// Checks; fails if it finds an error.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let text = match &args.path {
         None => running(&args.target)?,
@@ -128,7 +128,7 @@ fn checkpoint_file(path: &Path) -> anyhow::Result<String> {
     ))
 }
 
-/// Dumps start with an array of the protocol, checkpoints do not.
+/// Whether a file is a dump. Dumps start with an array of the protocol, checkpoints do not.
 fn is_commands(path: &Path) -> anyhow::Result<bool> {
     let mut file = std::fs::File::open(path).with_context(|| format!("opening {}", path.display()))?;
     let mut first = [0];

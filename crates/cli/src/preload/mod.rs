@@ -28,7 +28,7 @@ impl Args {
         &self.command[0]
     }
 
-    /// Becomes the program, with a library, with others that are preloaded after it, and with what they read in the
+    /// Becomes the program, with a library, with others that are preloaded after it, and with their variables in the
     /// environment; returns only if that fails.
     pub fn run(
         &self,
@@ -51,7 +51,7 @@ impl Args {
             preload.push(":");
             preload.push(other);
         }
-        // Libraries that the user preloads come after them.
+        // Libraries that the user preloads come last.
         if let Some(of_user) = std::env::var_os("LD_PRELOAD").filter(|libraries| !libraries.is_empty()) {
             preload.push(":");
             preload.push(of_user);
@@ -61,7 +61,7 @@ impl Args {
         )
     }
 
-    /// Becomes the program, with what is in an environment; returns only if that fails.
+    /// Becomes the program, with additional environment variables; returns only if that fails.
     pub fn run_as_it_is<'a>(
         &self,
         environment: impl IntoIterator<Item = (&'a str, &'a OsString)>,
@@ -77,7 +77,7 @@ fn missing(library: &str) -> anyhow::Error {
     hinted(format!("{library} is not beside this command"), "make build, or name it: --library FILE")
 }
 
-/// A library beside a program, or where it is installed.
+/// A library beside a program, or in the folder where it is installed.
 fn beside(program: &Path, library: &str) -> Option<PathBuf> {
     let folder = program.parent()?;
     [folder.join(library), folder.join("../lib").join(library)].into_iter().find(|file| file.is_file())

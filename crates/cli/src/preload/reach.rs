@@ -1,7 +1,7 @@
-//! Whether libraries can be preloaded into a program.
+//! Decides whether libraries can be preloaded into a program.
 //!
-//! The loader of the GNU C library does that, and only into programs that it starts and may change. The answer is about the first
-//! program: what that program starts inherits the environment, and each loader decides anew.
+//! Only the loader of the GNU C library preloads them, and only into programs that it starts and may change. The answer is about
+//! the first program. Programs that it starts inherit the environment, and their own loaders decide.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -15,7 +15,7 @@ use object::elf::{DT_SONAME, ET_DYN, FileHeader64};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::{Endianness, FileKind, ReadCache};
 
-/// Interpreters of interpreters, as far as the kernel follows them.
+/// Number of interpreters of interpreters that the kernel follows.
 const INTERPRETERS: usize = 5;
 /// The bytes that the kernel reads of a script's first line.
 const FIRST_LINE: u64 = 256;
@@ -25,7 +25,7 @@ const MACHINE: u16 = object::elf::EM_X86_64;
 #[cfg(target_arch = "aarch64")]
 const MACHINE: u16 = object::elf::EM_AARCH64;
 
-/// Why libraries cannot be preloaded into a program.
+/// The reason why libraries cannot be preloaded into a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
     /// No loader starts it.
@@ -34,7 +34,7 @@ pub enum Obstacle {
     Loader(PathBuf),
     /// It is for other processors.
     Machine,
-    /// It gets more rights than its user has.
+    /// It gets more rights than the user who starts it has.
     Privileged,
 }
 
@@ -55,8 +55,8 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// The file that a command runs, and why libraries cannot be preloaded into it, if they cannot. A file that cannot be read is no
-/// obstacle: running the file gives the error.
+/// The file that a command runs, and the reason why libraries cannot be preloaded into it; `None` if they can. A file that cannot
+/// be read is no obstacle, because running it gives the error.
 pub fn obstacle(command: &OsStr) -> Option<(PathBuf, Obstacle)> {
     let mut program = find(command)?;
     for _ in 0..INTERPRETERS {
@@ -110,7 +110,7 @@ fn is_privileged(program: &Path, metadata: &Metadata) -> bool {
     other_user || other_group || capabilities
 }
 
-/// Why libraries cannot be preloaded into a program that no script is, by its headers.
+/// The reason in a program's headers why libraries cannot be preloaded into it. The program is no script.
 fn of_file(file: File) -> Option<Obstacle> {
     let data = ReadCache::new(file);
     match FileKind::parse(&data).ok()? {
@@ -141,7 +141,7 @@ fn of_elf(data: &ReadCache<File>) -> object::Result<Option<Obstacle>> {
     Ok((!is_loader).then_some(Obstacle::Static))
 }
 
-/// Whether a loader is the GNU C library's, in whatever folder it is.
+/// Whether a loader is the GNU C library's, in any folder.
 fn is_of_gnu(loader: &Path) -> bool {
     let name = loader.file_name().unwrap_or_default();
     name.as_bytes().starts_with(b"ld-linux")
@@ -250,7 +250,7 @@ mod tests {
         let folder = folder();
         let program = compile(folder.path(), "cc", &[]);
         let set = |mode| std::fs::set_permissions(&program, std::fs::Permissions::from_mode(mode)).unwrap();
-        // Its user is who runs it: nothing changes.
+        // The program's owner runs it, so the bit changes nothing.
         set(0o4755);
         is(&program, None);
         if !rustix::process::getuid().is_root() {

@@ -9,10 +9,10 @@ const LIBRARY: &str = "libbedplate_ring0_preload.so";
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Append what happened in ring 0 to a file, a line for every process that ends.
+    /// Append statistics of ring 0 to a file, a line for every process that ends.
     #[arg(long, value_name = "FILE")]
     statistics: Option<PathBuf>,
-    /// Do not run the program where there is no ring 0; by default it runs natively, after a word about it.
+    /// Do not run the program if there is no ring 0; by default it runs natively, after a warning.
     #[arg(long)]
     required: bool,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! How long a daemon lives that was started for a program: as long as the program, and as long as any process that the program left
+//! Ends a daemon that was started for a program when the program has ended, and every process that the program left
 //! behind. Such a process has the daemon's socket in its environment.
 
 use std::fs;
@@ -15,7 +15,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 /// The variable that names the daemon's socket.
 pub const SOCKET_VARIABLE: &str = "BEDPLATE_SCAN_SOCKET";
 
-/// How often processes are looked for when the program has ended.
+/// Interval between two searches for such processes.
 const STEP: Duration = Duration::from_millis(500);
 
 /// Stops the daemon when a process has ended, no process is connected, and none has the socket in its environment.
@@ -23,7 +23,7 @@ pub fn accompany(process: i32, socket: PathBuf, stopper: Stopper) -> anyhow::Res
     let pid = Pid::from_raw(process).context("--accompany")?;
     let handle = pidfd_open(pid, PidfdFlags::empty());
     let wait = move || {
-        // A process that is not there any more has ended. The handle of one that is there is readable when it has.
+        // Without a handle, the process has ended already. A handle becomes readable when its process ends.
         if let Ok(handle) = handle {
             while poll(&mut [PollFd::new(&handle, PollFlags::IN)], None) == Err(Errno::INTR) {}
         }
@@ -36,7 +36,8 @@ pub fn accompany(process: i32, socket: PathBuf, stopper: Stopper) -> anyhow::Res
     Ok(())
 }
 
-/// Whether a process has a socket in its environment. Processes of other users, whose environment is not shown, have not.
+/// Whether any process has a socket in its environment. Processes of other users, whose environment is not readable, do not
+/// count.
 fn is_in_an_environment(socket: &Path) -> bool {
     let wanted = [SOCKET_VARIABLE.as_bytes(), b"=", socket.as_os_str().as_bytes()].concat();
     let Ok(processes) = fs::read_dir("/proc") else { return false };

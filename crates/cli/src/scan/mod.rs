@@ -25,16 +25,16 @@ pub struct Args {
     /// Files, or block devices.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// What reads: auto, io_uring or threads.
+    /// The engine that reads: auto, io_uring or threads.
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = parse_engine)]
     engine: Choice,
-    /// The memory that is read into.
+    /// The memory of the buffers.
     #[arg(long, value_name = "BYTES", default_value = "32M", value_parser = parse_size)]
     ring: u64,
     /// The size of pages in which the files are consumed: a power of two from 4K to 2M.
     #[arg(long, value_name = "BYTES", default_value = "2M", value_parser = parse_size)]
     page_size: u64,
-    /// Let the service that listens there read, with `bedplate scan serve`.
+    /// Let the service that listens at this socket read the files (`bedplate scan serve`).
     #[arg(long, value_name = "PATH", conflicts_with = "engine")]
     socket: Option<PathBuf>,
     /// Print one JSON object instead of lines.
@@ -54,7 +54,7 @@ fn parse_engine(name: &str) -> Result<Choice, String> {
     if name == "auto" { Ok(Choice::Auto) } else { name.parse::<Kind>().map(Choice::Only) }
 }
 
-/// What is known of a file.
+/// The results for a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Count {
     crc32c: u32,
@@ -70,7 +70,7 @@ impl Count {
     }
 }
 
-/// Reads the files, prints a line for each, and what it took on the standard error.
+/// Reads the files, prints a line for each, and a summary on the standard error.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.command {
         Some(Command::Serve(args)) => return serve::run(args),
@@ -94,7 +94,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn read(channel: &mut Channel, args: &Args) -> anyhow::Result<Vec<Count>> {
-    // Every frame: often enough for a person, and rare beside what is done for its bytes.
+    // The bar moves with each frame, which is often enough for people and cheap beside the work on the frame's bytes.
     const STEP: u64 = 2 << 20;
     let bar = bar(channel.total_bytes())?;
     let mut counts = vec![Count::default(); args.files.len()];
@@ -129,7 +129,7 @@ fn bar(bytes: u64) -> anyhow::Result<ProgressBar> {
     Ok(bar)
 }
 
-/// Files that were read, and what that took.
+/// Files that were read, and the cost.
 struct Scanned<'a> {
     args: &'a Args,
     service: Service,
@@ -139,7 +139,7 @@ struct Scanned<'a> {
 }
 
 impl Scanned<'_> {
-    /// A line for each file, and what it took on the standard error.
+    /// Prints a line for each file, and the cost on the standard error.
     fn text(&self) -> anyhow::Result<()> {
         let Self { args, service, channel, counts, took } = self;
         let mut out = io::stdout().lock();
@@ -164,7 +164,7 @@ impl Scanned<'_> {
         Ok(())
     }
 
-    /// The same for programs.
+    /// Prints the same for programs.
     fn json(&self) -> anyhow::Result<()> {
         let Self { args, service, channel, counts, took } = self;
         let files: Vec<_> = (0..)
@@ -200,7 +200,7 @@ fn human(time: Duration) -> String {
     if time < Duration::from_secs(10) { format!("{time:.1?}") } else { HumanDuration(time).to_string() }
 }
 
-/// Errors of pages name files by number; people know them by name.
+/// Puts the file's name into an error of a page, which has only the file's number.
 fn named(error: Error, args: &Args) -> anyhow::Error {
     let file = match &error {
         Error::Read { file, .. }

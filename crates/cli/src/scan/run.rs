@@ -1,7 +1,7 @@
 //! `bedplate scan run`.
 //!
-//! The program takes the place of this process, so its exit status, signals and process number are its own. A daemon of its own, unless
-//! it is given another, is no child of the program: the program's `wait` does not find it.
+//! The program takes the place of this process, so its exit status, signals and process number are its own. A daemon that is
+//! started for the program is not its child, so the program's `wait` does not find it.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -19,20 +19,20 @@ const LIBRARY: &str = "libbedplate_scan_preload.so";
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Let the daemon read that listens there (`bedplate scan serve`), and share with all programs that it reads for. Without this a
-    /// daemon is started for the program and for those that it starts.
+    /// Let the daemon that listens at this socket read (`bedplate scan serve`), and share its reads with all other programs.
+    /// Without this a daemon is started for the program and for those that it starts.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// The memory of the daemon that is started [default: a quarter of the machine's].
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size, conflicts_with = "socket")]
     memory: Option<u64>,
-    /// As of `bedplate scan serve`.
+    /// The same as for `bedplate scan serve`.
     #[arg(long, hide = true, value_name = "MILLISECONDS", conflicts_with = "socket")]
     settling_time: Option<u64>,
     /// Leave smaller files to the page cache.
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = units::parse_size)]
     minimum: u64,
-    /// Append what was served to a file, a line when the program ends.
+    /// Append statistics of the served reads to a file, a line when the program ends.
     #[arg(long, value_name = "FILE")]
     statistics: Option<PathBuf>,
     #[command(flatten)]
@@ -47,7 +47,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let socket = match &args.socket {
         Some(path) => {
-            // The program runs without a daemon, too, so this is the time to say that there is none.
+            // The program also runs without a daemon, so a missing daemon is reported here.
             super::serve::connect(path)?;
             std::path::absolute(path)?
         }
@@ -61,12 +61,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.program.run(LIBRARY, &[], &environment)
 }
 
-/// Starts a daemon that ends with this process, and says where it listens.
+/// Starts a daemon that ends with this process, and returns its socket.
 fn start_daemon(args: &Args) -> anyhow::Result<PathBuf> {
     let place = std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| Path::new(folder).is_dir());
     let place = place.map_or_else(std::env::temp_dir, PathBuf::from);
     let folder = tempfile::Builder::new().prefix("bedplate-scan-").tempdir_in(&place);
-    // The daemon removes it.
+    // The daemon removes the folder.
     let folder = folder.with_context(|| format!("making a folder in {}", place.display()))?.keep();
     let socket = folder.join("socket");
     let mut command = Command::new(std::env::current_exe()?);
@@ -89,18 +89,18 @@ fn start_daemon(args: &Args) -> anyhow::Result<PathBuf> {
     Ok(socket)
 }
 
-/// Starts it and waits until it is ready.
+/// Starts the daemon and waits until it is ready.
 fn start(command: &mut Command) -> anyhow::Result<()> {
     let mut child = command.spawn().context("starting the daemon that reads")?;
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    // The process that was started has ended, and left the daemon without a parent.
+    // The started process ends at once, and leaves the daemon without a parent.
     child.wait().context("starting the daemon that reads")?;
     let mut line = String::new();
     BufReader::new(stdout.context("its output")?).read_line(&mut line)?;
     if line.starts_with("ready") {
         return Ok(());
     }
-    // It has ended, so this is all that it says.
+    // The daemon has ended, so this is its whole output.
     let said = std::io::read_to_string(stderr.context("its errors")?)?;
     Err(hinted(
         format!("the daemon that reads does not start: {}", said.trim()),
@@ -108,12 +108,12 @@ fn start(command: &mut Command) -> anyhow::Result<()> {
     ))
 }
 
-/// In the child: the program that is executed next has no parent and no terminal that waits for it.
+/// Runs in the child, so that the program that is executed next has no parent and no terminal that waits for it.
 fn leave_parent() -> std::io::Result<()> {
     // SAFETY: system calls without memory. The first child has a copy of this process's only thread, and ends.
     unsafe {
         libc::setsid();
-        // Locks and pipes of who started this end with the program. Older kernels than 5.11 leave them open.
+        // The daemon must not keep locks and pipes of this process's parent open. Kernels older than 5.11 leave them open.
         libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
         match libc::fork() {
             -1 => Err(std::io::Error::last_os_error()),

@@ -20,29 +20,29 @@ use crate::units::parse_size;
 /// Arguments of `bedplate scan serve`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Where to listen [default: $XDG_RUNTIME_DIR/bedplate/scan.sock, or /run/bedplate/scan.sock].
+    /// The socket to listen at [default: $XDG_RUNTIME_DIR/bedplate/scan.sock, or /run/bedplate/scan.sock].
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// The group that may connect, beside the user who runs this.
     #[arg(long, value_name = "NAME")]
     group: Option<String>,
-    /// What reads: auto, io_uring or threads.
+    /// The engine that reads: auto, io_uring or threads.
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = parse_engine)]
     engine: Choice,
     /// The memory of all channels and pools together [default: a quarter of the machine's].
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     memory: Option<u64>,
-    /// Channels and pools that there may be at a time.
+    /// Most channels and pools at a time.
     #[arg(long, value_name = "COUNT", default_value_t = 256)]
     connections: usize,
     /// Use huge pages that the administrator reserved (vm.nr_hugepages) for channels and pools, as far as there are enough.
     #[arg(long)]
     reserved_pages: bool,
-    /// End when the process with this number has ended, and every process that it left behind.
+    /// End when the process with this number and every process that it left behind have ended.
     #[arg(long, value_name = "PID")]
     accompany: Option<i32>,
-    /// Read files that were not changed for so many milliseconds (10000). Less is for tests, and for programs that neither write past
-    /// the page cache nor write to mapped files.
+    /// Read files that were not changed for this number of milliseconds (10000). Less is for tests, and for programs that neither
+    /// write past the page cache nor write to mapped files.
     #[arg(long, hide = true, value_name = "MILLISECONDS")]
     settling_time: Option<u64>,
     /// Remove the folder of the socket at the end.
@@ -82,7 +82,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let served = daemon.run();
     stops.end();
     if let (true, Some(folder)) = (args.remove_folder, path.parent()) {
-        // It may have something else's files; then it stays.
+        // The folder may have other files; then it stays.
         let _ = std::fs::remove_dir(folder);
     }
     served?;
@@ -90,7 +90,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where a user's, or the machine's, daemon listens; its folder is made.
+/// The default socket of a user's, or of the machine's, daemon. Creates its folder.
 fn usual_path() -> anyhow::Result<PathBuf> {
     let (folder, mode) = match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(folder) if !folder.is_empty() => (PathBuf::from(folder), 0o700),
@@ -106,7 +106,7 @@ fn usual_path() -> anyhow::Result<PathBuf> {
     }
 }
 
-/// A group's number, from that or its name.
+/// A group's number, from its number or its name.
 fn group(name: &str) -> anyhow::Result<u32> {
     if let Ok(number) = name.parse() {
         return Ok(number);
@@ -129,7 +129,7 @@ fn group(name: &str) -> anyhow::Result<u32> {
     Ok(group.gr_gid)
 }
 
-/// Files of clients are this process's descriptors, too: as many as the system allows it.
+/// Raises the limit on descriptors as far as the system allows, because each file of a client takes one of this process.
 fn raise_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });

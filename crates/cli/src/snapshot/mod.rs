@@ -10,7 +10,7 @@ use std::process::ExitCode;
 pub enum Command {
     /// Run a program that forks to save its memory, unmodified, with instant snapshots: redis-server, say.
     Run(run::Args),
-    /// Show what the snapshots of running programs do: how many, how long they take, how much memory they copy.
+    /// Show statistics about the snapshots of running programs: number, duration, copied memory.
     Stats(stats::Args),
 }
 

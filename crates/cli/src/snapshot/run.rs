@@ -8,7 +8,7 @@ use crate::{failure, units};
 
 const LIBRARY: &str = "libbedplate_snapshot_preload.so";
 const MALLOC: &str = "libbedplate_snapshot_malloc.so";
-/// The exit status of a program that was not to run without snapshots: what shells use for a command that cannot be executed.
+/// The exit status if the program must not run without snapshots. Shells use it for a command that cannot be executed.
 const CANNOT_EXECUTE: u8 = 126;
 
 /// Mechanisms that give a program snapshots by `fork`.
@@ -16,7 +16,7 @@ const CANNOT_EXECUTE: u8 = 126;
 enum Engine {
     /// Remap where it works, else uffd.
     Auto,
-    /// Page tables are set aside at a snapshot, which takes as long for any size.
+    /// A snapshot detaches page tables, which takes constant time.
     Remap,
     /// Write protection by userfaultfd.
     Uffd,
@@ -24,12 +24,12 @@ enum Engine {
     Ring0,
 }
 
-/// Whose `malloc` the program calls.
+/// The allocator whose `malloc` the program calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Malloc {
     /// The bundled one in the place of the C library's, and the program's if it brings another one.
     Auto,
-    /// The bundled one, whatever the program brings.
+    /// The bundled one, even if the program brings another one.
     Bundled,
     /// The program's. Memory of the C library's malloc is copied by fork as usual.
     Own,
@@ -37,27 +37,27 @@ enum Malloc {
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Which mechanism makes snapshots.
+    /// The mechanism that makes snapshots.
     #[arg(long, value_enum, default_value_t = Engine::Auto)]
     engine: Engine,
-    /// Append what happened to a file, a line when the program ends.
+    /// Append statistics to a file, a line when the program ends.
     #[arg(long, value_name = "FILE")]
     statistics: Option<PathBuf>,
-    /// Do not run the program where the engine is not available; by default it runs as usual, after a word about it.
+    /// Do not run the program if the engine is not available; by default it runs as usual, after a warning.
     #[arg(long)]
     required: bool,
-    /// Do not have the kernel back the program's memory with huge pages: it takes less memory where the program uses it
-    /// sparsely, and snapshots hold the program up for longer.
+    /// Do not have the kernel back the program's memory with huge pages. It takes less memory where the program uses it
+    /// sparsely, but snapshots pause the program for longer.
     #[arg(long)]
     small_pages: bool,
-    /// For ring0: how much memory has snapshots, as much as the machine has unless told; the rest is copied by fork as
+    /// For ring0: the amount of memory that has snapshots, by default all of the machine's; fork copies the rest as
     /// usual.
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
     memory: Option<u64>,
-    /// Memory that the program maps in pieces smaller than this is copied by fork as usual.
+    /// Fork copies memory that the program maps in pieces smaller than this as usual.
     #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = units::parse_size)]
     minimum: u64,
-    /// Which allocator the program uses, and the programs that it starts.
+    /// The allocator of the program, and of the programs that it starts.
     #[arg(long, value_enum, default_value_t = Malloc::Auto)]
     malloc: Malloc,
     #[command(flatten)]

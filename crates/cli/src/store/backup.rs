@@ -11,7 +11,7 @@ use crate::units::size;
 /// Arguments of `bedplate store backup`.
 ///
 /// The store must not be open in another process. A program that has it open makes the same copy by `Store::backup`, while
-/// transactions go on.
+/// transactions continue.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]

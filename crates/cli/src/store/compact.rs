@@ -11,13 +11,13 @@ use crate::units::size;
 
 /// Arguments of `bedplate store compact`.
 ///
-/// The pages are written to a new file, which then takes the place of the old one. If that does not come to its end, the old
+/// The pages are written to a new file, which then takes the place of the old one. If that fails or is interrupted, the old
 /// store stays as it is.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     location: Location,
-    /// Say how much space it needs and what it would save, and do nothing.
+    /// Only print how much space it needs and how much it would save.
     #[arg(long)]
     dry_run: bool,
 }

@@ -28,7 +28,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let builder = || {
         let builder = args.location.builder();
         match args.page_size {
-            // A number that has no `usize` is no page size either.
+            // A number that does not fit into `usize` is no page size either.
             Some(bytes) => builder.page_size(usize::try_from(bytes).unwrap_or(usize::MAX)),
             None => builder,
         }

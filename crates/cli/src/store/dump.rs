@@ -29,7 +29,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if is_stream && io::stdout().is_terminal() {
         return Err(hinted("a dump is not for a terminal", "name a file, or pipe the output into a program"));
     }
-    // A pipe or a device is written to, because a file in its place would not reach its reader.
+    // A pipe or a device is written directly, because a file in its place would not reach its reader.
     let special = match args.file.metadata() {
         Ok(found) if !is_stream && found.is_dir() => bail!("{} is a directory", args.file.display()),
         Ok(found) if !is_stream && !found.is_file() => {

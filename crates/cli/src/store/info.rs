@@ -20,7 +20,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Shows it.
+/// Shows the sizes.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let store = args.location.open()?;
     let mut trees = Vec::new();

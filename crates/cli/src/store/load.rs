@@ -35,7 +35,7 @@ pub struct Args {
     /// The dump; `-` for the standard input.
     #[arg(default_value = "-")]
     file: PathBuf,
-    /// What to do with a tree of the dump that the store has already.
+    /// The treatment of a tree of the dump that the store has already.
     #[arg(long, value_enum, default_value = "refuse")]
     existing: Existing,
 }

@@ -1,4 +1,4 @@
-//! Which store a command uses, and how it is opened.
+//! The store that a command uses, and the way to open it.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use bedplate_btree::store::{Builder, Error, NamedTree, Store};
 use crate::failure::hinted;
 use crate::units::parse_size;
 
-/// The largest capacity: the commands do not limit a store.
+/// The largest capacity, because the commands do not limit a store.
 const CAPACITY: u64 = 16 << 40;
 
 /// The store of a command.
@@ -25,7 +25,7 @@ impl Location {
         Store::builder(&self.directory).memory(self.memory as usize).capacity(CAPACITY)
     }
 
-    /// Opens a store that exists. One that was not closed is recovered.
+    /// Opens a store that exists. A store that was not closed is recovered.
     pub fn open(&self) -> anyhow::Result<Store> {
         Ok(self.builder().create_if_missing(false).open()?)
     }

@@ -63,7 +63,7 @@ pub fn run(command: &Command) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// A bar that follows the progress of the store, of which the total may be known from elsewhere.
+/// A bar that follows the progress of the store. The caller may know the total.
 fn follow(what: &'static str, total: Option<u64>) -> (ProgressBar, impl FnMut(Progress)) {
     let shown = bar(what, 1);
     let target = shown.clone();

@@ -11,7 +11,7 @@ use super::location::{Location, tree};
 use super::text::Format;
 use crate::failure::hinted;
 
-/// The key of a tree that a command is about.
+/// The tree and the key of a command.
 #[derive(clap::Args)]
 struct Target {
     #[command(flatten)]
@@ -29,7 +29,7 @@ impl Target {
         self.format.parse(&self.key)
     }
 
-    /// The error of a key that is not there.
+    /// The error of an absent key.
     fn absent(&self, key: &[u8]) -> anyhow::Error {
         hinted(
             format!("there is no key {} in tree {:?}", self.format.show(key), self.tree),
@@ -51,7 +51,7 @@ pub struct GetArgs {
     json: bool,
 }
 
-/// Prints a value. A key that is not there is an error.
+/// Prints a value. An absent key is an error.
 pub fn get(args: &GetArgs) -> anyhow::Result<ExitCode> {
     let target = &args.target;
     let key = target.key()?;
@@ -84,13 +84,13 @@ pub struct PutArgs {
     create: bool,
 }
 
-/// Puts a record, in place of the one that the key has.
+/// Puts a record, in place of the key's present one.
 pub fn put(args: &PutArgs) -> anyhow::Result<ExitCode> {
     let target = &args.target;
     let key = target.key()?;
     let value = if args.value == "-" {
         let mut value = Vec::new();
-        // One byte more than the longest value is enough to be refused.
+        // A value with one byte more than the longest one is refused, so no more bytes are read.
         let most = bedplate_btree::MAX_VALUE as u64 + 1;
         io::stdin().lock().take(most).read_to_end(&mut value).context("reading the standard input")?;
         value
@@ -114,7 +114,7 @@ pub struct DeleteArgs {
     target: Target,
 }
 
-/// Deletes a record. A key that is not there is an error.
+/// Deletes a record. An absent key is an error.
 pub fn delete(args: &DeleteArgs) -> anyhow::Result<ExitCode> {
     let target = &args.target;
     let key = target.key()?;

@@ -25,13 +25,13 @@ pub struct Args {
     /// Only keys that are below this one.
     #[arg(long, value_name = "KEY", conflicts_with = "prefix")]
     to: Option<OsString>,
-    /// Only keys that begin so.
+    /// Only keys that begin with this one.
     #[arg(long, value_name = "KEY")]
     prefix: Option<OsString>,
     /// From the last key to the first.
     #[arg(long)]
     reverse: bool,
-    /// Stop after so many records.
+    /// Stop after this number of records.
     #[arg(long, value_name = "RECORDS")]
     limit: Option<usize>,
     /// Print the keys only.
@@ -44,7 +44,7 @@ pub struct Args {
     json: bool,
 }
 
-/// The range of keys that begin with a prefix ends before this bound.
+/// The bound before which the range of keys that begin with a prefix ends.
 fn after(prefix: &[u8]) -> Bound<Vec<u8>> {
     match prefix.iter().rposition(|byte| *byte != u8::MAX) {
         Some(last) => {

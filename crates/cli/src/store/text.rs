@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use anyhow::{Context, bail};
 
-/// How keys and values are written.
+/// The notation of keys and values.
 #[derive(clap::Args, Clone, Copy)]
 pub struct Format {
     /// Keys and values are hexadecimal digits. Without it they are text, in which \n, \r, \t, \\ and \xNN stand for bytes.

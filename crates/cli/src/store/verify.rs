@@ -1,4 +1,4 @@
-//! `bedplate store verify`: everything that is wrong with a store.
+//! `bedplate store verify`: all damage of a store.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -13,8 +13,8 @@ use crate::units::{count, size};
 
 /// Arguments of `bedplate store verify`.
 ///
-/// Nothing in the directory is changed. A store that was not closed is verified as recovery would make it, for which changed
-/// pages are written to the directory for temporary files.
+/// Nothing in the directory is changed. A store that was not closed is verified in the state that recovery would make; for that,
+/// changed pages are written to the directory for temporary files.
 #[derive(clap::Args)]
 pub struct Args {
     /// The directory of the store. No other process has it open.

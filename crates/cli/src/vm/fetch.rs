@@ -6,7 +6,7 @@ use bedplate_vm::{Kernel, Series};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Fetch the newest ones although there are some.
+    /// Fetch the newest kernels even if the cache has some.
     #[arg(long)]
     newest: bool,
 }

@@ -1,6 +1,6 @@
 //! `bedplate vm`: runs commands and test binaries on stock kernels in QEMU.
 //!
-//! What goes wrong with the guest, and not in it, has exit statuses that few commands use themselves.
+//! Failures of the guest itself have exit statuses that few commands use themselves.
 
 mod fetch;
 mod run;
@@ -13,11 +13,11 @@ use bedplate_vm::Error;
 
 use crate::failure;
 
-/// The guest's kernel complained, although the command succeeded.
+/// The guest's kernel has reported an error, although the command succeeded.
 const COMPLAINED: u8 = 123;
 /// The time limit was over.
 const TIMED_OUT: u8 = 124;
-/// The guest could not be had, or died.
+/// The guest could not be started, or died.
 const FAILED: u8 = 125;
 
 /// Commands of `bedplate vm`.
@@ -48,7 +48,7 @@ pub fn run(command: &Command) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Says what the guest's kernel has to complain about; true if there is something.
+/// Prints the complaints of the guest's kernel; returns whether there are any.
 fn complained(complaints: &[String]) -> bool {
     for line in complaints {
         eprintln!("the guest's kernel: {line}");

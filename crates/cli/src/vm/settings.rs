@@ -12,13 +12,13 @@ pub struct Settings {
     /// Linux series, 6.1 or 6.12, from Debian's archive; or the path of a kernel image.
     #[arg(long, value_name = "SERIES|FILE", default_value = "6.1")]
     kernel: String,
-    /// Processors that what it runs may use. In software the guest has one more.
+    /// Processors for the command. In software the guest has one more.
     #[arg(long, value_name = "N", default_value_t = 2)]
     cpus: u32,
-    /// Memory, what is run included.
+    /// Memory, which also holds the files of the command.
     #[arg(long, value_name = "SIZE", default_value = "2G", value_parser = parse_size)]
     memory: u64,
-    /// Kill the guest when what it runs takes longer, and show its console. Stretched on a machine that boots slowly.
+    /// Kill the guest when the command takes longer, and show its console. Stretched on a machine that boots slowly.
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = parse_time)]
     timeout: Duration,
     /// Let the guest's clock count instructions: one processor, the same figures in every run.
@@ -62,7 +62,7 @@ impl Settings {
     }
 }
 
-/// Variables of our environment that the guest's programs are to see.
+/// Variables of this process's environment that the guest's programs get.
 fn passed_on() -> impl Iterator<Item = (String, String)> {
     let wanted = |name: &str| {
         ["BEDPLATE_", "RUST_", "PROPTEST_", "LOOM_"].iter().any(|prefix| name.starts_with(prefix))

@@ -10,11 +10,11 @@ pub struct Sample {
     pub value: f64,
 }
 
-/// The samples of a text. It panics where the text is not well-formed.
+/// The samples of a text. It panics if the text is not well-formed.
 pub fn check(text: &str) -> Vec<Sample> {
     assert!(text.is_empty() || text.ends_with('\n'), "the last line has no end");
     let (mut samples, mut families, mut series) = (Vec::new(), HashSet::new(), HashSet::new());
-    // The family that the lines are of, and its type.
+    // The family of the present lines, and its type.
     let (mut family, mut kind) = (String::new(), String::new());
     let mut lines = text.lines().peekable();
     while let Some(line) = lines.next() {
@@ -94,7 +94,7 @@ fn sample(line: &str) -> Sample {
     Sample { name: name.to_owned(), labels, value: value.unwrap_or_else(|| panic!("{line}: no value")) }
 }
 
-/// A label's value, and what follows it.
+/// A label's value, and the text behind it.
 fn unquote(text: &str) -> Option<(String, &str)> {
     let (mut value, mut letters) = (String::new(), text.char_indices());
     while let Some((at, letter)) = letters.next() {

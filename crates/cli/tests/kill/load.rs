@@ -1,4 +1,4 @@
-//! Clients that write until the server is gone.
+//! Clients that write until the server has ended.
 
 use std::io;
 use std::sync::Mutex;
@@ -11,10 +11,10 @@ use super::wire::{Reply, Wire, put};
 /// Name of the owner of the shared pairs.
 pub const SHARED: &str = "shared";
 pub const PAIRS: usize = 3;
-/// What was tried with each pair.
+/// The attempts to write each pair.
 pub type Attempts = [Mutex<Vec<Attempt>>; PAIRS];
 
-/// What all clients of a round share.
+/// The state that all clients of a round share.
 #[derive(Default)]
 pub struct Round {
     pub port: u16,
@@ -49,7 +49,7 @@ fn encode(
         change(out, one);
         return 1;
     }
-    // One command for user space only, where the kernel's and its work must keep their order.
+    // MSET is a command for user space only, whose order with the kernel's commands must be kept.
     if changes.iter().all(|(_, present)| *present) && random.below(3) == 0 {
         let mut args = vec![b"MSET".to_vec()];
         args.extend(changes.iter().flat_map(|&(slot, _)| [key(owner, slot), value(owner, number, slot)]));
@@ -77,7 +77,7 @@ pub fn write_own(round: &Round, owner: &mut Owner, mut random: Random) -> io::Re
     }
     loop {
         out.clear();
-        // Number of replies, and whether they complete a unit.
+        // For each request, the number of replies, and whether they complete a unit.
         let mut replies = Vec::new();
         for _ in 0..1 + random.below(16) {
             if random.below(6) == 0 {
@@ -89,7 +89,7 @@ pub fn write_own(round: &Round, owner: &mut Owner, mut random: Random) -> io::Re
             let unit = owner.next(&mut random, most);
             replies.push((encode(&mut random, &name, unit.number, &unit.changes, &mut out), true));
         }
-        // In pieces, so that requests also arrive incompletely.
+        // The bytes are sent in pieces, so that requests also arrive incompletely.
         let cut = random.below(3) * random.below(out.len() as u64) / 2;
         let (first, second) = out.split_at(cut as usize);
         wire.send(first)?;
@@ -108,7 +108,7 @@ pub fn write_own(round: &Round, owner: &mut Owner, mut random: Random) -> io::Re
     }
 }
 
-/// Writes pairs in transactions that others write, too: each either succeeds or is refused as a whole.
+/// Writes pairs that others write, too, in transactions. Each transaction either succeeds or is refused as a whole.
 pub fn write_pairs(round: &Round, attempts: &Attempts, writer: u64, mut random: Random) -> io::Result<()> {
     let mut wire = Wire::connect(round.port)?;
     let mut number = (random.next() & 0xffff_ffff) << 8 | writer;
@@ -142,7 +142,7 @@ pub fn take_checkpoints(port: u16) -> io::Result<()> {
     put(&mut out, &[b"BGSAVE"]);
     loop {
         wire.send(&out)?;
-        // An error while one is running.
+        // The reply is an error while a checkpoint is running.
         wire.reply()?;
         std::thread::sleep(Duration::from_millis(10));
     }

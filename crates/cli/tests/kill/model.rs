@@ -1,4 +1,4 @@
-//! What a client has asked for, what was acknowledged, and what may be there after a crash.
+//! The model of a client's requests and acknowledgements, and of the states that are allowed after a crash.
 
 use std::time::Instant;
 
@@ -30,8 +30,8 @@ pub fn key(owner: &str, slot: usize) -> Vec<u8> {
     format!("{owner}:{slot}").into_bytes()
 }
 
-/// What unit `number` of an owner writes into a slot. Different for each, so that whatever is found later
-/// says where it is from; and long values are checked to the last byte.
+/// The value that unit `number` of an owner writes into a slot. Each value is different, so that it identifies its
+/// writer, and so that long values are checked to the last byte.
 pub fn value(owner: &str, number: u64, slot: usize) -> Vec<u8> {
     let mut bytes = format!("{owner} {number} {slot} ").into_bytes();
     let length = LENGTHS[(number as usize * 7 + slot) % LENGTHS.len()];
@@ -41,7 +41,7 @@ pub fn value(owner: &str, number: u64, slot: usize) -> Vec<u8> {
     bytes
 }
 
-/// The number of the unit that wrote what was found in a slot.
+/// The number of the unit that wrote the value found in a slot.
 pub fn written_by(owner: &str, slot: usize, found: &[u8]) -> Result<u64, String> {
     let damaged = || format!("{owner}:{slot} holds {:?}", String::from_utf8_lossy(found));
     let number = found.split(|b| *b == b' ').nth(1).and_then(|n| std::str::from_utf8(n).ok());
@@ -60,18 +60,18 @@ pub struct Unit {
     pub changes: Vec<(usize, bool)>,
 }
 
-/// An owner's keys over all rounds. It is the only one who writes them, so it knows the order.
+/// An owner's keys over all rounds. Only the owner writes them, so it knows the order.
 pub struct Owner {
     pub name: String,
-    /// What is lost without having been on disk is no violation.
+    /// Whether units that are not on disk may be lost.
     pub may_lose: bool,
-    /// What was there at the start of the round.
+    /// The state at the start of the round.
     pub base: State,
-    /// What was sent since.
+    /// The units that were sent since.
     pub units: Vec<Unit>,
     /// The number of these units that were acknowledged.
     pub acknowledged: usize,
-    /// When each of them was acknowledged, if units may be lost.
+    /// The time at which each of them was acknowledged, if units may be lost.
     acknowledged_at: Vec<Instant>,
     /// The number of acknowledged units that must be there although others may be lost.
     must_keep: usize,
@@ -92,7 +92,7 @@ impl Owner {
         }
     }
 
-    /// Notes that the next unit was acknowledged.
+    /// Records that the next unit was acknowledged.
     pub fn acknowledge(&mut self) {
         self.acknowledged += 1;
         if self.may_lose {
@@ -100,12 +100,12 @@ impl Owner {
         }
     }
 
-    /// States that what was acknowledged before this moment must not be lost.
+    /// Records that units that were acknowledged before this moment must not be lost.
     pub fn must_keep_before(&mut self, moment: Instant) {
         self.must_keep = self.acknowledged_at.partition_point(|at| *at < moment);
     }
 
-    /// Makes up the next unit.
+    /// Generates the next unit.
     pub fn next(&mut self, random: &mut Random, most: u64) -> &Unit {
         self.last_number += 1;
         let changes = (0..1 + random.below(most))
@@ -115,9 +115,8 @@ impl Owner {
         self.units.last().expect("just pushed")
     }
 
-    /// Checks what is there after a crash: a prefix of what was sent, with all that was acknowledged. The
-    /// next round starts from it. Returns how many units there are that
-    /// were not acknowledged.
+    /// Checks the state after a crash: it must be that of a prefix of the sent units, with all that were acknowledged.
+    /// The next round starts from it. Returns the number of units in it that were not acknowledged.
     pub fn check(&mut self, found: &State) -> Result<usize, String> {
         let mut state = self.base;
         let least = if self.may_lose { self.must_keep } else { self.acknowledged };
@@ -154,7 +153,7 @@ impl Owner {
     }
 }
 
-/// Keys 0 and 1 of a pair are always written together, by anybody.
+/// An attempt to write keys 0 and 1 of a pair, which every client always writes together.
 pub struct Attempt {
     pub number: u64,
     pub sent: Instant,
@@ -162,8 +161,8 @@ pub struct Attempt {
     pub failed: bool,
 }
 
-/// Checks a pair after a crash: both keys are from one attempt, it was not refused, and no acknowledged one
-/// came after it. `base` is what was there before.
+/// Checks a pair after a crash: both keys are from one attempt, it was not refused, and no acknowledged attempt
+/// came after it. `base` is the writer of the state before.
 pub fn check_pair(base: Option<u64>, attempts: &[Attempt], found: [Option<u64>; 2]) -> Result<(), String> {
     if found[0] != found[1] {
         return Err(format!("torn: {found:?}"));

@@ -1,4 +1,4 @@
-//! A client on a raw socket: requests as bytes, replies as far as the tests look at them.
+//! A client on a raw socket: requests as bytes, and the parts of replies that the tests examine.
 
 use std::io::{self, BufRead, BufReader, Error, Read, Write};
 use std::net::TcpStream;

@@ -6,7 +6,7 @@ use bedplate_redis_suite::{Outcome, Outcomes};
 
 /// The list, as `docs/redis-compatibility.md` has it.
 pub struct List {
-    /// The reasons that it may give.
+    /// The reasons that the list may give.
     reasons: BTreeSet<String>,
     /// The tests of each file with their reasons. Names are escaped.
     units: BTreeMap<String, BTreeMap<String, String>>,
@@ -45,7 +45,7 @@ impl List {
         self.units.keys().cloned().collect()
     }
 
-    /// How many tests the list has.
+    /// Number of tests in the list.
     pub fn len(&self) -> usize {
         self.units.values().map(BTreeMap::len).sum()
     }
@@ -57,7 +57,7 @@ impl List {
         unknown.map(|(name, reason)| format!("'{name}': the reason '{reason}' is not explained")).collect()
     }
 
-    /// Compares a file's outcomes with the list; returns what differs.
+    /// Compares a file's outcomes with the list; returns the differences.
     pub fn compare(&self, unit: &str, outcomes: &Outcomes) -> Vec<String> {
         let listed = &self.units[unit];
         let mut wrong = Vec::new();

@@ -1,4 +1,4 @@
-//! `bedplate kv serve` as a process of its own.
+//! Runs `bedplate kv serve` as a separate process.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::ffi::OsStr;
@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 pub struct Server {
     child: Child,
     pub port: u16,
-    /// Reads what the server logs, so that it never has to wait for a full pipe.
+    /// Reads the server's log, so that the server never has to wait for a full pipe.
     log: Option<JoinHandle<String>>,
 }
 
@@ -87,7 +87,7 @@ impl Server {
         self.try_connect(None).unwrap()
     }
 
-    /// Sends a signal and waits; returns the exit code (none if the signal ended it) and what it logged.
+    /// Sends a signal and waits; returns the exit code (none if the signal ended the server) and the log.
     pub fn end(mut self, signal: Signal) -> (Option<i32>, String) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
         let status = self.child.wait().unwrap();

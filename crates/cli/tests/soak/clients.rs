@@ -1,4 +1,4 @@
-//! The clients of the soak. Each runs until the segment ends, and checks what it can know.
+//! The clients of the soak. Each runs until the segment ends, and checks the replies that it can predict.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
@@ -17,11 +17,11 @@ pub struct Segment {
     pub port: u16,
     /// Set before the end, so that broken connections are expected from then on.
     pub ending: AtomicBool,
-    /// How often [`changing_sizes`] has filled its share, in all segments.
+    /// Number of times that [`changing_sizes`] has filled its share, in all segments.
     pub fills: AtomicUsize,
 }
 
-/// Why a client stopped: the connection broke, or what it saw is wrong.
+/// The reason why a client stopped: the connection broke, or a reply was wrong.
 #[derive(Debug)]
 pub enum Stop {
     Disconnected(String),
@@ -67,7 +67,7 @@ impl Segment {
         Ok(connection)
     }
 
-    /// Turns a client's end into an error unless it was to be expected.
+    /// Turns a client's end into an error unless it was expected.
     pub fn judge(&self, client: &str, result: Result) -> Option<String> {
         match result {
             Ok(()) => None,
@@ -98,7 +98,7 @@ pub fn expiring_keys(segment: &Segment, mut random: Random) -> Result {
         name: String,
         tag: u64,
         length: usize,
-        /// It lives at least until the first moment and at most until the second.
+        /// The key lives at least until the first moment and at most until the second.
         dies: (Instant, Instant),
     }
     let mut connection = segment.connect()?;
@@ -174,7 +174,7 @@ pub fn deep_pipelines(segment: &Segment, mut random: Random) -> Result {
 /// The lengths of the values of [`changing_sizes`]. Together their shares are more than the server's memory.
 pub const LENGTHS: [usize; 6] = [100, 60_000, 300, 16_000, 1000, 4000];
 
-/// Deletes the keys of [`changing_sizes`]. An earlier segment may have left any of them, so they are looked for.
+/// Deletes the keys of [`changing_sizes`]. An earlier segment may have left any of them, so this searches for them.
 pub fn remove_sizes(connection: &mut Connection) -> RedisResult<()> {
     let mut cursor = 0u64;
     loop {
@@ -195,11 +195,11 @@ pub fn remove_sizes(connection: &mut Connection) -> RedisResult<()> {
     }
 }
 
-/// Fills a share of the memory with values of one size, checks them, deletes them, and goes on with another size.
+/// Fills a share of the memory with values of one size, checks them, deletes them, and continues with another size.
 pub fn changing_sizes(segment: &Segment, mut random: Random, bytes: usize) -> Result {
     const BATCH_BYTES: usize = 256 << 10;
     let mut connection = segment.connect()?;
-    // Another client checks what is durable; this one is about memory.
+    // Other clients check durability; this one is about memory.
     let () = redis::cmd("BEDPLATE").arg("DURABILITY").arg("ASYNC").query(&mut connection)?;
     while !segment.ends() {
         remove_sizes(&mut connection)?;
@@ -286,7 +286,7 @@ fn optimistic(connection: &mut Connection, from: &str, to: &str, amount: i64) ->
     transaction.cmd("SET").arg(from).arg(balances[0] - amount).ignore();
     transaction.cmd("SET").arg(to).arg(balances[1] + amount).ignore();
     transaction.cmd("EXEC");
-    // None: somebody else changed an account, so nothing was done.
+    // None means that another client has changed an account, so EXEC did nothing.
     let _: (Option<(String, String)>,) = transaction.query(connection)?;
     Ok(())
 }
@@ -321,7 +321,7 @@ pub fn write_fixed(connection: &mut Connection) -> RedisResult<()> {
     pipeline.query(connection)
 }
 
-/// Walks through all keys: those that are always there are found every time.
+/// Scans all keys. Each scan must find the keys that are always there.
 pub fn scans(segment: &Segment, mut random: Random) -> Result {
     let mut connection = segment.connect()?;
     while !segment.ends() {
@@ -357,7 +357,7 @@ pub fn administration(segment: &Segment, mut random: Random) -> Result {
     let mut connection = segment.connect()?;
     while !segment.ends() {
         match random.below(6) {
-            // An error while another checkpoint is being taken.
+            // The reply is an error while another checkpoint is being taken.
             0 => drop(redis::cmd("BGSAVE").query::<String>(&mut connection)),
             1 => {
                 let (name, value) =
@@ -385,7 +385,7 @@ pub fn administration(segment: &Segment, mut random: Random) -> Result {
     Ok(())
 }
 
-/// Leaves in the middle of a transaction and of a request; what it wrote disappears and its locks are released.
+/// Disconnects in the middle of a transaction and of a request. Its writes disappear and its locks are released.
 pub fn leaving_clients(segment: &Segment, mut random: Random) -> Result {
     let mut connection = segment.connect()?;
     while !segment.ends() {

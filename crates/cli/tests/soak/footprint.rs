@@ -19,7 +19,7 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// Measures a process; `used` is what the server says itself.
+    /// Measures a process; `used` is the server's own figure.
     pub fn of(process: u32, used: u64) -> Footprint {
         let entries = |folder| std::fs::read_dir(format!("/proc/{process}/{folder}")).unwrap().count();
         let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
@@ -53,8 +53,8 @@ pub fn kernel_objects(process: u32) -> BTreeSet<String> {
     found
 }
 
-/// All maps, programs and links of the kernel. They are counted without being opened: to open a program array while it
-/// is being freed makes the kernel leak it.
+/// All maps, programs and links of the kernel. This must not open them, because the kernel leaks a program array that is
+/// opened while it is being freed.
 fn all_kernel_objects() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let kinds: [(&str, unsafe extern "C" fn(u32, *mut u32) -> i32); 3] = [
@@ -86,7 +86,7 @@ fn listens(port: u16) -> bool {
     })
 }
 
-/// Waits until nothing is left of a server that has ended. Returns what stays.
+/// Waits until nothing is left of a server that has ended. Returns the remains.
 pub fn remains(process: u32, port: u16, objects: &BTreeSet<String>) -> Vec<String> {
     const PATIENCE: Duration = Duration::from_secs(20);
     let started = Instant::now();

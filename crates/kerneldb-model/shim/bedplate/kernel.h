@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
- * Stands in for the engine's header of the same name when the engine is compiled for the model checker: a
- * 64-bit process instead of the eBPF machine. Arena offsets are the low half of addresses here, too, because
- * the arena of the model lies at a multiple of 4 GiB.
+ * Replaces the engine's header of the same name when the engine is compiled for the model checker: a 64-bit
+ * process instead of the eBPF machine. Arena offsets are the low half of addresses here, too, because the
+ * arena of the model lies at a multiple of 4 GiB.
  *
  * The compiler's thread instrumentation (-fsanitize=thread) calls the model's runtime before every access to
- * memory and instead of every atomic instruction; the headers of the engine need no change for it.
+ * memory and instead of every atomic instruction. The headers of the engine need no change for that.
  */
 #ifndef BEDPLATE_KERNEL_H
 #define BEDPLATE_KERNEL_H
@@ -47,7 +47,8 @@ void kdb_model_retry(void);
 #define bpf_local_irq_save(flags) ((void)(flags), kdb_model_irq_save())
 #define bpf_local_irq_restore(flags) ((void)(flags), kdb_model_irq_restore())
 
-/* Loops with so many steps wait for another processor: the model lets others run before the next step. */
+/* A loop with this many steps waits for another processor: the model lets others run before the next
+ * step. */
 #define MODEL_WAITING_LOOP 512
 
 #define bpf_for(i, from, to)                                                                   \

@@ -1,4 +1,4 @@
-//! The models that the tests run: on the engine itself, and on its mutants.
+//! The models that the tests run, on the engine itself and on its mutants.
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
@@ -14,7 +14,7 @@ fn below(bound: u64) -> u64 {
     thread_rng().next_u64() % bound
 }
 
-/// A model, and how often a schedule of it is tried.
+/// A model, and the number of schedules that are tried.
 #[derive(Clone, Copy)]
 pub struct Model {
     pub name: &'static str,
@@ -52,7 +52,7 @@ fn tombstone_behind_its_value() -> Vec<Work> {
     vec![Work::Set(b'a', 8), Work::Set(b'a', 8), Work::DuringSnapshot(vec![Work::Del(b'a')])]
 }
 
-/// Clients of which every schedule with a few delays is tried.
+/// Clients for which every schedule with a few delays is tried.
 #[derive(Clone, Copy)]
 pub struct Case {
     pub name: &'static str,
@@ -268,14 +268,14 @@ fn random_setup() -> Setup {
         versions: [1, 2, 4, 6][below(4) as usize],
         wal: below(3) == 0,
         buckets: [1, 2][below(2) as usize],
-        // With few slabs the processors allocate from each other's.
+        // With few slabs, processors allocate from each other's slabs.
         slabs: [3, 8][below(2) as usize],
         stores: if below(4) == 0 { Stores::Sequential } else { Stores::Random },
         ..Setup::default()
     }
 }
 
-/// Everything on up to three keys: two processors, interrupts, and threads that preempt each other.
+/// All operations on up to three keys: two processors, interrupts, and threads that preempt each other.
 fn mixed(engine: Engine) {
     let keys = 1 + below(3);
     let mut clients = vec![random_client(0, Kind::Thread, 3, keys), random_client(1, Kind::Thread, 3, keys)];
@@ -345,14 +345,14 @@ fn updates(engine: Engine) {
     workload::run(engine, &random_setup(), &[Work::Set(b'a', 8)], &clients);
 }
 
-/// The number of holders of a key's lock, as its users count them.
+/// The number of holders of a key's lock, as the holders count them.
 #[derive(Default)]
 struct Holders {
     shared: u32,
     exclusive: u32,
 }
 
-/// Transactions lock one key, and look whether they are alone with it.
+/// Transactions lock one key, and check whether they are its only holders.
 fn owners(engine: Engine) {
     world::start(&Setup { cpus: 2, ..random_setup() });
     let holders = Arc::new(Mutex::new(Holders::default()));
@@ -405,7 +405,7 @@ fn owners(engine: Engine) {
     }
 }
 
-/// Blocks go from processor to processor by way of each other's free lists.
+/// Blocks move between processors through each other's free lists.
 fn blocks(engine: Engine) {
     const LENGTH: u32 = 20_000;
     world::start(&Setup { slabs: 1, stores: Stores::Random, ..Setup::default() });
@@ -444,13 +444,13 @@ fn blocks(engine: Engine) {
     for task in tasks {
         task.join().expect("no task panicked");
     }
-    // Every other block is free, once, and would be found. A slab may have got another size meanwhile.
+    // Every other block is free, once, and would be found. A slab may have changed its size class meanwhile.
     world::settle();
     let held = owned.lock().expect("no task panicked").clone();
     invariant::check_slabs(engine, &held, &History::default());
 }
 
-/// Transactions that the reaper rolls back, at any moment, and others who want their locks.
+/// The reaper rolls back transactions at any moment, while others want their locks.
 fn reaped(engine: Engine) {
     let keys = 1 + below(2);
     let reaps = (0..1 + below(3)).flat_map(|_| [Work::Reap(0), random_work(keys)]).collect();

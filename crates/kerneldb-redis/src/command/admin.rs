@@ -12,7 +12,7 @@ use super::spec::{Cmd, Resolved};
 use crate::resp::{Args, parse_i64};
 use bedplate_kerneldb::Durability;
 
-/// How often a request that waits for something is looked at.
+/// Interval at which a waiting request is tried again.
 const POLL: Duration = Duration::from_millis(2);
 
 pub(super) fn run<S: Operators, V: Services>(
@@ -46,7 +46,7 @@ pub(super) fn run<S: Operators, V: Services>(
     Ok(Step::Done)
 }
 
-/// Starts an administrative task, or looks whether it has ended.
+/// Starts an administrative task, or checks whether it has ended.
 pub(super) fn admin_task<S: Operators, V: Services>(
     core: &mut Core,
     ctx: &mut Ctx<'_, S, V>,
@@ -72,7 +72,7 @@ pub(super) fn admin_task<S: Operators, V: Services>(
     }
 }
 
-/// SHUTDOWN: at once, or when a checkpoint is written. Until then the server serves; writes wait.
+/// SHUTDOWN stops the server at once, or when a checkpoint is written. Until then the server serves, and writes wait.
 fn shutdown<S: Operators, V: Services>(
     core: &mut Core,
     ctx: &mut Ctx<'_, S, V>,
@@ -104,7 +104,7 @@ fn shutdown<S: Operators, V: Services>(
         _ => match shutdown.join() {
             Some(number) => number,
             None => {
-                // First the writes: what is committed after this call must not be lost either.
+                // Writes wait from before the checkpoint, so no commit is missing in it.
                 pause_for_shutdown(core, ctx, true);
                 match ctx.services.start_admin_task(AdminTask::Checkpoint) {
                     Ok(ticket) => shutdown.begin(ticket),

@@ -1,4 +1,4 @@
-//! How often each command was called, for INFO commandstats.
+//! Counts the calls of each command, for INFO commandstats.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -40,8 +40,8 @@ impl Calls {
         }
     }
 
-    /// The line of each command that was called. `kernel` are the calls that the kernel has answered, whose
-    /// time nobody takes.
+    /// The line of each command that was called. `kernel` are the calls that the kernel has answered. Their time is
+    /// not measured.
     pub(super) fn lines(&self, kernel: &[(&'static str, u64)]) -> Vec<(String, String)> {
         let mut lines = Vec::new();
         for spec in COMMANDS {

@@ -203,7 +203,7 @@ fn kill<S: Operators, V: Services>(core: &Core, ctx: &mut Ctx<'_, S, V>, args: A
 
 fn reply<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V>, mode: &[u8]) -> Run {
     if core.in_exec {
-        // The array of EXEC would lack an element.
+        // EXEC's array would lack an element.
         return Err("ERR CLIENT REPLY is not allowed inside MULTI".into());
     }
     if is(mode, "on") {

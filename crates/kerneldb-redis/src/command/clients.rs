@@ -1,14 +1,14 @@
 //! The registry of connections, for CLIENT LIST, KILL and PAUSE.
 //!
-//! Any thread may look; each entry's own connection updates it. Locks: the registry's map, then one
-//! entry's text; both are held for a few instructions only.
+//! Any thread may read an entry; only the entry's own connection updates it. Lock order: the registry's map, then one
+//! entry's text. Both are held for a few instructions only.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What the server knows about a connection when it accepts it.
+/// The properties of a connection that the server knows when it accepts it.
 #[derive(Clone, Debug, Default)]
 pub struct Peer {
     /// Address of the client, `ip:port`.
@@ -46,7 +46,7 @@ pub(super) struct ClientState {
     pub transaction: AtomicBool,
 }
 
-/// What the client said about itself, and its last command.
+/// The client's description of itself, and its last command.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ClientText {
     pub name: String,
@@ -124,7 +124,7 @@ pub struct Clients {
     shutdown_pause: AtomicBool,
 }
 
-/// Until when commands wait, in milliseconds since the Unix epoch; 0 = they do not.
+/// The times until which commands wait, in milliseconds since the Unix epoch; 0 = they do not wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pauses {
     /// All commands.
@@ -186,7 +186,7 @@ impl Clients {
         self.kills.load(Relaxed)
     }
 
-    /// CLIENT PAUSE: until then writes, or everything, wait. 0 ends it.
+    /// CLIENT PAUSE: writes wait until `until_ms`, and reads as well if `reads_too`. 0 ends the pause.
     pub(super) fn pause(&self, until_ms: u64, reads_too: bool) {
         self.pause_reads_too.store(reads_too, Relaxed);
         self.pause_until_ms.store(until_ms, Relaxed);
@@ -197,12 +197,12 @@ impl Clients {
         self.shutdown_pause.store(on, Relaxed);
     }
 
-    /// The shutdown has ended without the end of the server.
+    /// Ends the pause of writes after a shutdown that did not stop the server.
     pub fn resume_after_shutdown(&self) {
         self.pause_for_shutdown(false);
     }
 
-    /// Until when commands wait.
+    /// The times until which commands wait.
     pub fn pauses(&self) -> Pauses {
         let until = self.pause_until_ms.load(Relaxed);
         let all_until_ms = if self.pause_reads_too.load(Relaxed) { until } else { 0 };

@@ -1,11 +1,11 @@
 //! One connection from bytes to bytes: requests are run in order, and their replies leave in that order.
 //!
-//! A connection is used by one thread at a time and does no I/O: the server feeds it what it read and
-//! sends what it wrote.
+//! A connection is used by one thread at a time and does no I/O. The server feeds it the received bytes and
+//! sends the replies.
 //!
-//! With synchronous durability a reply must not reveal a commit that a crash can take back. It is held back here,
-//! with everything behind it, until the newest commit that the request has made or observed is on disk. Further
-//! requests are run meanwhile, so that a pipeline's commits share fsyncs.
+//! With synchronous durability a reply must not reveal a commit that a crash can undo. The connection holds the reply
+//! back, with everything behind it, until the newest commit that the request has made or observed is on disk. It runs
+//! further requests meanwhile, so that a pipeline's commits share fsyncs.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -43,12 +43,12 @@ pub enum Next {
 #[derive(Clone, Copy, Debug)]
 struct Held {
     ts: u64,
-    /// Bytes of `held` up to here.
+    /// End of the part, as a position in `held`.
     end: usize,
 }
 
-/// The state of one connection. Dropping it removes it from CLIENT LIST; the session's transaction is its
-/// owner's to roll back.
+/// The state of one connection. Dropping it removes it from CLIENT LIST. The session's owner must roll the session's
+/// transaction back.
 pub struct Connection {
     parser: RequestParser,
     core: Core,
@@ -93,7 +93,7 @@ impl Connection {
         &self.core.server
     }
 
-    /// Takes what was read from the socket.
+    /// Takes bytes that were read from the socket.
     pub fn feed(&mut self, data: &[u8]) {
         self.core.server.counters.input_bytes.fetch_add(data.len() as u64, Relaxed);
         if !self.closing {
@@ -101,9 +101,9 @@ impl Connection {
         }
     }
 
-    /// Whether more should be read from the socket: false while complete requests are left, because they wait for
-    /// something or because replies must leave first, and once the connection is to be closed. A caller that
-    /// reads only then bounds the memory of the connection's input.
+    /// Whether more should be read from the socket. False while complete requests are left, because they wait for
+    /// something or because replies must leave first. False also once the connection is to be closed. A caller that
+    /// reads only if this is true bounds the memory of the connection's input.
     pub fn wants_input(&self) -> bool {
         self.drained && !self.closing
     }
@@ -126,13 +126,13 @@ impl Connection {
         self.core.protocol
     }
 
-    /// What this connection's commits wait for.
+    /// The event that this connection's commits wait for.
     pub fn durability(&self) -> Durability {
         self.core.durability
     }
 
-    /// Takes over a MULTI that was opened elsewhere: `queue` has the queued requests as they were sent.
-    /// `broken`: one of them could not be queued, so that EXEC has to refuse.
+    /// Takes over a MULTI that the kernel has opened. `queue` has the queued requests as they were sent.
+    /// If `broken`, one of them could not be queued, so EXEC has to refuse.
     pub fn import_multi(&mut self, queue: &[u8], broken: bool) {
         let mut multi = Multi::new(broken);
         let mut parser = RequestParser::new(self.parser.limits());
@@ -149,7 +149,7 @@ impl Connection {
         self.core.multi = Some(multi);
     }
 
-    /// Appends a reply made elsewhere, behind all replies so far; with `ts` > 0 it waits for that commit.
+    /// Appends a reply that the kernel has made, behind all replies so far. With `ts` > 0 it waits for that commit.
     pub fn import_reply(&mut self, reply: &[u8], ts: u64, services: &impl Services, out: &mut Vec<u8>) {
         let mark = self.active(out).len();
         self.active(out).extend_from_slice(reply);
@@ -236,7 +236,7 @@ impl Connection {
         let now_ms = services.now().as_millis() as u64;
         let target = if self.held.is_empty() { &mut *out } else { &mut self.held };
         let mark = target.len();
-        // What CLIENT LIST and CLIENT INFO report when they are this request.
+        // CLIENT LIST and CLIENT INFO report these numbers if they are this request.
         core.client.state.buffered.store(self.parser.buffered() as u64, Relaxed);
         core.client.state.pending_output.store(mark as u64, Relaxed);
         let mut ctx = Ctx {
@@ -272,7 +272,7 @@ impl Connection {
         step
     }
 
-    /// Where the next reply goes: behind those that are held, if there are any.
+    /// The buffer for the next reply: `held` if it has replies, so that the reply stays behind them.
     fn active<'a>(&'a mut self, out: &'a mut Vec<u8>) -> &'a mut Vec<u8> {
         if self.held.is_empty() { out } else { &mut self.held }
     }
@@ -299,7 +299,7 @@ impl Connection {
         }
     }
 
-    /// Lets go of held replies whose commits are durable.
+    /// Moves held replies whose commits are durable to `out`.
     fn release(&mut self, services: &impl Services, out: &mut Vec<u8>) {
         if self.marks.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! Running a command on the data: what a command is given, how it fails, and in which transaction it runs.
+//! Runs a command on the data: its context, its errors, and the transaction in which it runs.
 
 use super::operators::Operators;
 use super::services::{Counters, Services};
@@ -7,12 +7,12 @@ use crate::limits::LONG_TRANSACTION_BYTES;
 use crate::resp::{Args, Writer, parse_i64};
 use bedplate_kerneldb::{Error, KEY_MAX, Result, SetOptions, VALUE_MAX, Value, Written};
 
-/// Why a command did not do what it should.
+/// The reason why a command failed.
 #[derive(Debug)]
 pub(super) enum Fail {
     /// The client's mistake: the reply without its `-`. Nothing was written.
     Reply(Vec<u8>),
-    /// The store's answer. The transaction it happened in has failed, unless the log ring was full.
+    /// The store's error. Its transaction has failed, unless the log ring was full.
     Store(Error),
 }
 
@@ -34,7 +34,7 @@ impl From<String> for Fail {
     }
 }
 
-/// Outcome of a command that wrote its reply, or did not.
+/// Outcome of a command. If it succeeded, it has written its reply.
 pub(super) type Run<T = ()> = std::result::Result<T, Fail>;
 
 pub(super) const SYNTAX: &str = "ERR syntax error";
@@ -45,7 +45,7 @@ pub(super) const STRING_TOO_LONG: &str = "ERR string exceeds maximum allowed siz
 pub(super) const KEY_TOO_LONG: &str = "ERR key exceeds the limit of 255 bytes";
 pub(super) const KEY_EMPTY: &str = "ERR empty keys are not supported";
 
-/// What a running command has at hand.
+/// The context of a running command.
 pub(super) struct Ctx<'a, S, V> {
     pub store: &'a mut S,
     pub services: &'a V,
@@ -104,9 +104,9 @@ impl<S: Operators, V: Services> Ctx<'_, S, V> {
         Ok(done)
     }
 
-    /// Whether the request goes on in the open transaction when it is tried again after this error. That is so if memory
-    /// has to come back. It is also so if a latch was held or the log ring is full, and the transaction is the client's. A
-    /// full ring does not end a long transaction of the request's own either.
+    /// Whether a retry of the request after this error continues in the open transaction. It does so if it waits for
+    /// memory to be freed. It also does so if a latch was held or the log ring is full, and the transaction is the
+    /// client's. A full ring does not end a long transaction of the request's own either.
     pub fn stays_open(&self, error: &Error) -> bool {
         let goes_on = match error {
             Error::MemoryInLog => true,
@@ -118,7 +118,7 @@ impl<S: Operators, V: Services> Ctx<'_, S, V> {
     }
 
     /// Runs `f` in a transaction of its own, all or nothing. If the transaction stays open after an error
-    /// ([`Ctx::stays_open`]), the next call goes on in it.
+    /// ([`Ctx::stays_open`]), the next call continues in it.
     pub fn transaction(&mut self, read_only: bool, f: impl FnOnce(&mut Self) -> Run) -> Run {
         let goes_on = std::mem::replace(&mut self.unfinished.own, true);
         let mark = self.out.len();
@@ -152,7 +152,7 @@ impl<S: Operators, V: Services> Ctx<'_, S, V> {
                 *self.unfinished = Unfinished::default();
                 self.store.rollback()?;
                 match fail {
-                    // It was open for so long because it waited for the log: it begins anew.
+                    // The transaction was open too long because it waited for the log, so it starts again.
                     Fail::Store(Error::TimedOut) if goes_on => Err(Fail::Store(Error::WalFull)),
                     fail => Err(fail),
                 }
@@ -188,12 +188,12 @@ impl Unfinished {
         !self.writes.is_empty()
     }
 
-    /// An attempt of a command begins.
+    /// Begins an attempt of a command.
     pub fn start(&mut self) {
         self.next = 0;
     }
 
-    /// The command will not be tried again in this transaction.
+    /// Ends a command that will not be tried again in this transaction.
     pub fn finish_command(&mut self) {
         self.writes.clear();
         self.next = 0;
@@ -215,12 +215,12 @@ impl Unfinished {
     }
 }
 
-/// In which transaction a command runs when the client has none open.
+/// The kind of transaction in which a command runs when the client has none open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     /// One operation at most, which is a transaction of its own.
     Single,
-    /// Several reads: on a snapshot, so that they never conflict.
+    /// Several reads on a snapshot, so that they never conflict.
     Snapshot,
     /// Reads and writes.
     ReadWrite,
@@ -247,7 +247,7 @@ pub(super) fn access(cmd: Cmd, args: Args<'_>) -> Access {
     }
 }
 
-/// Runs a command on strings or keys in whatever transaction is open (or none).
+/// Runs a command on strings or keys in the open transaction, if there is one.
 pub(super) fn data<S: Operators, V: Services>(cmd: Cmd, ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
     use Cmd::*;
     match cmd {
@@ -278,8 +278,8 @@ pub(super) fn auto_commit<S: Operators, V: Services>(
     }
 }
 
-/// Runs a command of more than one step for which there was no memory. The lock on a key that does not exist takes some,
-/// so a command that has nothing to write, or only deletes, can do without.
+/// Runs a command of more than one step for which there was no memory. Locking an absent key takes memory. A command
+/// that writes nothing, or only deletes, can run without these locks.
 fn without_memory<S: Operators, V: Services>(cmd: Cmd, ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
     if !matches!(cmd, Cmd::Del | Cmd::Unlink) {
         // In a snapshot every write is an error.
@@ -307,11 +307,11 @@ fn without_memory<S: Operators, V: Services>(cmd: Cmd, ctx: &mut Ctx<'_, S, V>, 
     })
 }
 
-/// What a client is told about an error of the store.
+/// The reply to a client about an error of the store.
 pub(super) fn error_reply(error: &Error) -> Vec<u8> {
     let code = match error {
         Error::Conflict => "CONFLICT",
-        // What remains of the latter after the retries is the same to the client.
+        // After the retries, `MemoryInLog` is the same to the client.
         Error::NoMemory | Error::MemoryInLog => {
             return b"OOM command not allowed when used memory > 'maxmemory'.".to_vec();
         }

@@ -1,4 +1,4 @@
-//! Commands about when keys expire.
+//! Commands about the expiry of keys.
 //!
 //! An expired key does not exist for any reader from that millisecond on: the engine hides it, and its
 //! active expiry deletes it.
@@ -72,7 +72,7 @@ pub(super) fn run<S: Operators, V: Services>(cmd: Cmd, ctx: &mut Ctx<'_, S, V>, 
     }
 }
 
-/// When EXPIRE and the others apply.
+/// The conditions under which EXPIRE and its variants apply.
 #[derive(Default)]
 struct Conditions {
     nx: bool,

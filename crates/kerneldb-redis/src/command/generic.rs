@@ -44,7 +44,7 @@ fn same_expiry(value: &Value) -> SetOptions {
 fn rename<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>, if_absent: bool) -> Run {
     let (from, to) = (args.get(1), args.get(2));
     let done = if ctx.unfinished.has_writes() {
-        // An earlier attempt has written the new key, and reading the old one again could find that it has expired.
+        // An earlier attempt has written the new key. The old key is not read again, because it may have expired since.
         ctx.set(to, &[], SetOptions::default())?;
         ctx.delete(from)?;
         true

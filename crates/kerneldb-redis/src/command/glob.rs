@@ -1,12 +1,11 @@
 //! Patterns of KEYS, SCAN MATCH and CONFIG GET.
 
-/// Whether `text` matches `pattern`: `*`, `?`, `[a-z]`, `[^a]`, `\` before a character to take it
-/// literally; everything as in Redis, unfinished classes included. Takes at most
-/// `pattern.len() * text.len()` steps.
+/// Whether `text` matches `pattern`, as in Redis: `*`, `?`, `[a-z]`, `[^a]`, unfinished classes, and `\` before a
+/// literal character. Takes at most `pattern.len() * text.len()` steps.
 pub fn glob_match(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
     let (mut p, mut t) = (0, 0);
-    // Where to go on when the match fails: behind the last star, one byte further in the text. Earlier
-    // stars never have to take more, so there is no recursion.
+    // A failed match continues behind the last star, one byte further in the text. Earlier stars never have to match
+    // more, so there is no recursion.
     let mut star = None;
     loop {
         if pattern.get(p) == Some(&b'*') {
@@ -33,7 +32,7 @@ pub fn glob_match(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
     }
 }
 
-/// Matches one byte against the pattern's element at `p`; returns where the next element is.
+/// Matches one byte against the pattern's element at `p`; returns the position of the next element.
 fn one(pattern: &[u8], p: usize, c: u8, ignore_case: bool) -> Option<usize> {
     let fold = |b: u8| if ignore_case { b.to_ascii_lowercase() } else { b };
     match pattern[p] {
@@ -44,7 +43,7 @@ fn one(pattern: &[u8], p: usize, c: u8, ignore_case: bool) -> Option<usize> {
     }
 }
 
-/// A class whose `[` is before `p`. One that is not closed ends with the pattern.
+/// Matches one byte against the class whose `[` is before `p`. A class that is not closed ends with the pattern.
 fn class(pattern: &[u8], mut p: usize, c: u8, fold: impl Fn(u8) -> u8) -> Option<usize> {
     let negated = pattern.get(p) == Some(&b'^');
     p += usize::from(negated);

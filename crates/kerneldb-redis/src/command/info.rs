@@ -1,4 +1,4 @@
-//! INFO: what monitoring tools read, under the names they know.
+//! INFO: statistics for monitoring tools, under Redis's names.
 
 use std::fmt::{Display, Write};
 use std::sync::atomic::Ordering::Relaxed;

@@ -172,7 +172,7 @@ fn list(out: &mut Writer<'_>, args: Args<'_>) -> Run {
     Ok(())
 }
 
-/// The reply of HELP: a headline, and for each subcommand its form and what it does.
+/// The reply of HELP: a headline, and the form and description of each subcommand.
 pub(super) fn help(out: &mut Writer<'_>, command: &str, subcommands: &[(&str, &str)]) {
     out.array(1 + 2 * (subcommands.len() + 1));
     out.simple(&format!("{command} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"));

@@ -1,7 +1,7 @@
 //! Commands on the whole key space: KEYS, SCAN, RANDOMKEY, DBSIZE, FLUSHALL.
 //!
-//! They read snapshots of the committed data. Inside of a transaction they therefore do not see its own
-//! writes and are no part of its serializability, except FLUSHALL's deletions.
+//! They read snapshots of the committed data. Inside a transaction they therefore do not see its own
+//! writes and are not part of its serializability, except FLUSHALL's deletions.
 
 use super::exec::{Ctx, Fail, Run, SYNTAX, integer, is};
 use super::glob::glob_match;
@@ -33,8 +33,8 @@ const STEP: u64 = 4096;
 /// Positions scanned by one SCAN at most, so that an empty table does not block others.
 const SCAN_POSITIONS: u64 = 1 << 16;
 
-/// The cursor is a scan position. A key's position never changes, so a key that exists from the first
-/// call to the last is returned; every key is returned at most once per round, unless it is deleted and
+/// SCAN, whose cursor is a scan position. A key's position never changes, so a key that exists from the first
+/// call to the last is returned. Every key is returned at most once per round, unless it is deleted and
 /// written again.
 pub(super) fn scan<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
     let cursor: u64 = std::str::from_utf8(args.get(1))
@@ -66,7 +66,7 @@ pub(super) fn scan<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Arg
     let end = cursor.saturating_add(SCAN_POSITIONS).min(positions);
     let now_ms = ctx.now_ms;
     let (mut next, mut seen, mut found) = (cursor, 0, Vec::new());
-    // Longer and longer steps, so that an almost empty table takes few snapshots.
+    // The steps grow, so that an almost empty table takes few snapshots.
     let mut step = (count as u64).clamp(16, STEP);
     while next < end && seen < count {
         let to = (next + step).min(end);
@@ -87,7 +87,7 @@ pub(super) fn scan<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Arg
     Ok(())
 }
 
-/// Some key, from near a random position.
+/// RANDOMKEY: replies with a key from near a random position.
 pub(super) fn random_key<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>) -> Run {
     let mut found = None;
     // An empty table is not searched.
@@ -99,7 +99,7 @@ pub(super) fn random_key<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>) -> 
                 break;
             }
         }
-        // So few keys that they are hard to meet.
+        // There are too few keys to meet one at a random position.
         let positions = ctx.services.positions();
         let mut from = 0;
         while found.is_none() && from < positions {
@@ -111,7 +111,7 @@ pub(super) fn random_key<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>) -> 
     Ok(())
 }
 
-/// How often RANDOMKEY draws a position before it searches all of them, and how many it looks at each time.
+/// Number of random positions that RANDOMKEY tries before it searches all, and number of positions it reads for each.
 const DRAWS: u32 = 128;
 const DRAWN_POSITIONS: u64 = 16;
 
@@ -147,8 +147,8 @@ pub(super) fn check_flush(args: Args<'_>) -> Run {
 const FLUSH_KEYS: usize = 1024;
 const FLUSH_POSITIONS: u64 = 1 << 18;
 
-/// Deletes the keys at some positions from `from` on; returns where to go on, `None` at the end. Every
-/// key that existed when FLUSHALL began is deleted; it is not one transaction.
+/// Deletes the keys at some positions from `from` on. Returns the position at which to continue, `None` at the end.
+/// Every key that existed when FLUSHALL began is deleted, but not in one transaction.
 pub(super) fn flush_step<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, from: u64) -> Run<Option<u64>> {
     let positions = ctx.services.positions();
     let end = from.saturating_add(FLUSH_POSITIONS).min(positions);
@@ -166,8 +166,8 @@ pub(super) fn flush_step<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, fro
     Ok((next < positions && !ctx.services.is_empty()).then_some(next))
 }
 
-/// Deletes all keys in the open transaction. Another attempt does so from the start, because the keys may have changed;
-/// it finds those that are deleted already.
+/// Deletes all keys in the open transaction. Each attempt begins at the first key, because the keys may have changed.
+/// It also finds keys that an earlier attempt has deleted.
 pub(super) fn flush_in_transaction<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>) -> Run {
     let positions = ctx.services.positions();
     for (key, _) in keys_at(ctx, 0, positions)? {
@@ -176,7 +176,7 @@ pub(super) fn flush_in_transaction<S: Operators, V: Services>(ctx: &mut Ctx<'_, 
     Ok(())
 }
 
-/// Keys, and whether they are expired.
+/// The keys at some positions, and whether they have expired.
 fn keys_at<S: Operators, V: Services>(ctx: &Ctx<'_, S, V>, from: u64, to: u64) -> Run<Vec<(Vec<u8>, bool)>> {
     let mut keys = Vec::new();
     let now_ms = ctx.now_ms;

@@ -1,16 +1,16 @@
-//! The commands: what a request means, and the state machine of a connection.
+//! The commands and the state machine of a connection.
 //!
-//! [`Connection`] turns bytes into bytes. It runs commands through [`Operators`] (a session of the
-//! database, or a model) and [`Services`] (the server around it), both with static dispatch, and never
-//! blocks: it returns what the caller has to do [`Next`].
+//! [`Connection`] turns request bytes into reply bytes. It runs commands through [`Operators`] (a session of the
+//! database, or a model) and [`Services`] (the server around it), both with static dispatch. It never
+//! blocks, but returns the step that the caller has to take ([`Next`]).
 //!
 //! Every command that touches several keys, or reads and writes, is one transaction. Reads of several keys
-//! use a snapshot. Errors that pass by themselves (a lock, for example) are tried again for
-//! `lock-timeout` milliseconds, and while the log is behind (a full ring, or memory that its writer still
-//! needs) without a time limit. Inside of an interactive transaction they are the client's to handle.
+//! use a snapshot. A command that meets a transient error (a lock, for example) is retried for `lock-timeout`
+//! milliseconds. While the log is behind (a full ring, or memory that its writer still needs), it is retried
+//! without a time limit. Inside an interactive transaction the client must handle transient errors itself.
 //!
-//! Differences to Redis: keys are 1 to 255 bytes, values at most 65,536, all values are strings, there is
-//! one database, and a transaction reads with locks, or writes, at most 128 keys.
+//! Differences to Redis: keys have 1 to 255 bytes, values at most 65,536. All values are strings, and there is
+//! one database. A transaction reads with locks, or writes, at most 128 keys.
 
 mod admin;
 mod calls;

@@ -2,9 +2,9 @@
 //!
 //! EXEC runs the queue in one transaction: a read-write one, in which every read is locked, or a snapshot
 //! if nothing is written. Either way the result is serializable. WATCH remembers the versions of keys;
-//! EXEC compares them inside of its transaction. A transient error of the store starts the whole EXEC
-//! again; any other one, or too many of them, aborts it with nothing written. A full log ring stops a long EXEC where
-//! it is, because its writes may be more than the ring holds.
+//! EXEC compares them inside its transaction. After a transient error of the store, the whole EXEC starts
+//! again. Any other error, or too many retries, aborts it with nothing written. A full log ring only pauses a long
+//! EXEC, because its writes may be more than the ring holds.
 
 use super::exec::{Ctx, Fail, Run, error_reply};
 use super::operators::Operators;
@@ -19,9 +19,9 @@ use bedplate_kerneldb::TX_KEYS_MAX;
 pub(super) struct Multi {
     queue: Vec<(Resolved, OwnedArgs)>,
     memory: usize,
-    /// A request could not be queued: EXEC refuses.
+    /// A request could not be queued, so EXEC refuses.
     pub broken: bool,
-    /// How far EXEC has come, if it waits for the log in the middle of its transaction.
+    /// Progress of EXEC, if it waits for the log in the middle of its transaction.
     progress: Option<ExecProgress>,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Watched {
 }
 
 impl Multi {
-    /// An empty queue; `broken`: something could not be queued already.
+    /// An empty queue. If `broken`, a request could not be queued already.
     pub fn new(broken: bool) -> Self {
         Multi { broken, ..Default::default() }
     }
@@ -161,7 +161,7 @@ fn exec<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V>) -> 
             ctx.out.truncate(mark);
             core.protocol = protocol;
             ctx.out.set_protocol(protocol);
-            // Everything as before, for the next attempt.
+            // Restores the state for the next attempt.
             multi.progress = None;
             core.multi = Some(multi);
             core.watched = watched;
@@ -176,7 +176,7 @@ fn exec<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V>) -> 
     }
 }
 
-/// Runs the queue, or what is left of it.
+/// Runs the queue, or the rest of it.
 fn run_queue<S: Operators, V: Services>(
     core: &mut Core,
     ctx: &mut Ctx<'_, S, V>,

@@ -1,4 +1,4 @@
-//! What commands need of a session.
+//! The operators of a session that commands use.
 
 use bedplate_kerneldb::{Durability, Error, Reply, Result, Session, SetOptions, Value, Written};
 
@@ -28,8 +28,8 @@ pub trait Operators {
         Err(Error::NoProcedure(name.to_owned()))
     }
     fn take_observed_ts(&mut self) -> u64;
-    /// From the next transaction on: whether writes are logged. What commits wait for is the caller's
-    /// business, so [`Durability::Async`] and [`Durability::Sync`] are the same here.
+    /// Sets whether writes are logged, from the next transaction on. The caller waits for durability, so
+    /// [`Durability::Async`] and [`Durability::Sync`] are the same here.
     fn set_durability(&mut self, durability: Durability);
 }
 

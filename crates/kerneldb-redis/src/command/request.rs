@@ -1,5 +1,5 @@
-//! State of one connection behind the parser, and the way of a request through it: is it known, is it
-//! allowed, is it queued, in which transaction does it run, and what happens when that fails.
+//! State of one connection behind the parser. It decides whether a request is known, allowed or queued, in which
+//! transaction the request runs, and whether a failed request is retried.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,12 +15,12 @@ use super::{admin, client, config, info, introspect, keyspace, procedure, sessio
 use crate::resp::{Args, Protocol};
 use bedplate_kerneldb::Durability;
 
-/// What follows a request.
+/// The step that follows a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// It is answered.
     Done,
-    /// It could not be answered yet: the same request again after this time.
+    /// It could not be answered yet: it is run again after this time.
     Again(Duration),
     /// It is answered, and was the last one.
     Close,
@@ -28,7 +28,7 @@ pub(super) enum Step {
     Shutdown,
 }
 
-/// CLIENT REPLY.
+/// The mode that CLIENT REPLY sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum ReplyMode {
     #[default]
@@ -40,7 +40,7 @@ pub(super) enum ReplyMode {
     SkipCurrent,
 }
 
-/// A command that has begun and is not answered yet: what it must remember until its request runs again after
+/// The state that a command keeps between its start and its answer, until its request runs again after
 /// [`Step::Again`]. The caller of the connection does not see it; the caller learns only when to call again (`Next`).
 #[derive(Clone, Debug)]
 pub(super) enum PendingCommand {
@@ -48,13 +48,13 @@ pub(super) enum PendingCommand {
     AdminTask(Arc<AdminTaskTicket>),
     /// It waits for the checkpoint of a shutdown.
     Shutdown(ShutdownNumber),
-    /// FLUSHALL goes on at this position.
+    /// FLUSHALL continues at this position.
     Flush(u64),
     /// It waits until the commits up to a timestamp are durable.
     Durable { ts: u64, since: Instant },
 }
 
-/// A request that met locks is tried again.
+/// The retries of a request that met locks.
 #[derive(Clone, Copy, Debug)]
 struct Retry {
     since: Instant,
@@ -87,11 +87,11 @@ impl Drop for Core {
 const INLINE_ATTEMPTS: u32 = 4;
 const FIRST_BACKOFF: Duration = Duration::from_micros(200);
 const LAST_BACKOFF: Duration = Duration::from_millis(10);
-/// How long requests stopped by CLIENT PAUSE sleep at most: UNPAUSE may come at any time.
+/// Longest sleep of a request that CLIENT PAUSE holds, in milliseconds, because UNPAUSE may come at any time.
 const PAUSE_STEP_MS: u64 = 10;
 
-/// Whether the write goes on when the log's writer does. A disk may stand still for longer than any lock is held,
-/// and then the client is the one that has to wait. A log that cannot be written is another error.
+/// Whether the write can continue once the log's writer does. A disk may stall for longer than any lock is held,
+/// and then the client has to wait. A log that cannot be written is another error.
 fn waits_for_log(error: &bedplate_kerneldb::Error) -> bool {
     matches!(error, bedplate_kerneldb::Error::WalFull | bedplate_kerneldb::Error::MemoryInLog)
 }
@@ -210,7 +210,7 @@ impl Core {
                             self.error(ctx, &message);
                             return Step::Done;
                         }
-                        // The transaction is the client's: so is the decision to start it again.
+                        // Only the client may start its transaction again.
                         Fail::Store(e) if !e.is_transient() || clients_transaction && !ctx.stays_open(&e) => {
                             error = Some(e);
                             break;
@@ -240,7 +240,7 @@ impl Core {
         Step::Done
     }
 
-    /// How long to sleep before the next attempt; `None` when the time for attempts is over. Without a time limit
+    /// The pause before the next attempt; `None` when the time for attempts is over. Without a time limit
     /// there is always a next attempt.
     fn backoff(&mut self, no_time_limit: bool) -> Option<Duration> {
         let retry = self.retry.get_or_insert_with(|| Retry { since: Instant::now(), attempts: 0 });
@@ -252,7 +252,7 @@ impl Core {
         };
         let pause = (FIRST_BACKOFF * (1 << retry.attempts.min(10))).min(LAST_BACKOFF);
         retry.attempts += 1;
-        // Connections that met each other should not do so again.
+        // A random factor keeps connections that met on a lock from meeting again.
         let factor = rand::random_range(0.75..1.25);
         Some((pause.mul_f64(factor)).min(left.max(FIRST_BACKOFF)))
     }
@@ -262,7 +262,7 @@ impl Core {
         ctx.out.error(message);
     }
 
-    /// Runs a command of any kind once, in whatever transaction is open, and counts it if it is answered.
+    /// Runs a command of any kind once, in the open transaction if there is one, and counts it if it is answered.
     pub fn run<S: Operators, V: Services>(
         &mut self,
         ctx: &mut Ctx<'_, S, V>,

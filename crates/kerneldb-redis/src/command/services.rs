@@ -1,4 +1,4 @@
-//! What commands need of the server around them.
+//! The services of the server that commands use.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -21,7 +21,7 @@ pub struct ServerState {
     pub counters: Counters,
     /// The shutdown that is under way, if there is one.
     pub shutdown: Shutdown,
-    /// When the server started, milliseconds since the Unix epoch.
+    /// Time at which the server started, in milliseconds since the Unix epoch.
     pub started_ms: u64,
     /// 40 hexadecimal digits that identify this run of the server.
     pub run_id: String,
@@ -61,7 +61,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Those that count in user space only.
+    /// The counters that count in user space only.
     pub(super) fn all(&self) -> [(&'static str, &AtomicU64); 10] {
         [
             ("total_connections_received", &self.connections),
@@ -92,10 +92,10 @@ pub(super) fn unix_time() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Long work that a command starts and whose end it waits for without blocking its thread.
+/// Long work that a command starts. The command waits for its end without blocking its thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdminTask {
-    /// SAVE, BEDPLATE CHECKPOINT: a checkpoint that has everything committed before.
+    /// SAVE, BEDPLATE CHECKPOINT: takes a checkpoint that has everything committed before.
     Checkpoint,
     /// BEDPLATE VERIFY: checks every invariant.
     Verify,
@@ -110,10 +110,10 @@ pub enum AdminTask {
     UnloadLibrary(String),
 }
 
-/// Outcome of an administrative task: what was done, or the error for the client, with its code in front.
+/// Outcome of an administrative task: a report, or the error for the client, with its code in front.
 pub type AdminTaskResult = std::result::Result<String, String>;
 
-/// An administrative task that was started. The worker sets its result, which the client's connection looks for.
+/// An administrative task that was started. The worker sets its result, and the client's connection polls it.
 #[derive(Debug, Default)]
 pub struct AdminTaskTicket(OnceLock<AdminTaskResult>);
 
@@ -134,7 +134,7 @@ impl AdminTaskTicket {
     }
 }
 
-/// What clients cause where no command counts it: in the kernel and in the engine. Since the start of the
+/// Activity that commands in user space do not count: in the kernel and in the engine. It counts from the start of the
 /// server or the last [`Services::reset_statistics`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KernelActivity {
@@ -174,15 +174,15 @@ pub struct Keyspace {
 /// Memory of the database in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// In use.
+    /// Memory in use.
     pub used: u64,
     /// Most that may be used; 0 = not limited.
     pub limit: u64,
-    /// What the heap is used for.
+    /// Use of the heap.
     pub heap: HeapStats,
 }
 
-/// What the server around a connection offers. No method blocks for long: they are called in event loops.
+/// The services of the server around a connection. No method blocks for long, because event loops call them.
 pub trait Services {
     /// State that all connections of the server share.
     fn server(&self) -> &Arc<ServerState>;
@@ -221,11 +221,11 @@ pub trait Services {
     /// Whether the log cannot be written at the moment.
     fn log_failed(&self) -> bool;
 
-    /// Asks that `ts` becomes durable soon.
+    /// Asks the log to make `ts` durable soon.
     fn request_durable(&self, ts: u64);
 
-    /// Starts an administrative task, which does everything after this call. This error and that of the next method
-    /// are sent to the client, with the code in front: `ERR the disk is full`.
+    /// Starts an administrative task, whose work begins after this call. The client gets this error and that of the
+    /// next method, with the code in front: `ERR the disk is full`.
     fn start_admin_task(&self, task: AdminTask) -> std::result::Result<Arc<AdminTaskTicket>, String>;
 
     /// The procedures that CALL finds.
@@ -254,12 +254,12 @@ pub trait Services {
     /// Engine statistics for BEDPLATE STATS and INFO: names and values.
     fn statistics(&self) -> Vec<(&'static str, u64)>;
 
-    /// What happened in the kernel and in the engine.
+    /// Activity in the kernel and in the engine.
     fn kernel_activity(&self) -> KernelActivity {
         KernelActivity::default()
     }
 
-    /// [`Services::kernel_activity`] counts from zero again.
+    /// Makes [`Services::kernel_activity`] count from zero again.
     fn reset_statistics(&self) {}
 
     /// The keys.
@@ -267,10 +267,10 @@ pub trait Services {
         Keyspace { keys: self.len(), ..Keyspace::default() }
     }
 
-    /// The settings have changed: those that are not looked up take effect.
+    /// Applies changed settings that are not read at each use.
     fn settings_changed(&self) {}
 
-    /// [`Clients::pauses`](super::Clients::pauses) has changed: when this returns, the kernel answers no
-    /// command that is paused.
+    /// Must be called when [`Clients::pauses`](super::Clients::pauses) has changed. When it returns, the kernel
+    /// answers no command that is paused.
     fn pauses_changed(&self) {}
 }

@@ -132,7 +132,7 @@ fn hello<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V>, ar
     Ok(())
 }
 
-/// As if the client had just connected.
+/// Resets the connection to the state of one that was just accepted.
 fn reset<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V>) -> Run {
     if ctx.store.in_transaction() {
         ctx.store.rollback()?;
@@ -141,12 +141,12 @@ fn reset<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V>) ->
     core.protocol = Protocol::Resp2;
     ctx.out.set_protocol(Protocol::Resp2);
     core.authenticated = !core.server.settings.needs_password();
-    // As in Redis, the RESET that CLIENT REPLY SKIP precedes is not answered itself.
+    // A RESET behind CLIENT REPLY SKIP is not answered, as in Redis.
     if core.reply_mode != ReplyMode::SkipCurrent {
         core.reply_mode = ReplyMode::On;
     }
     core.durability = core.server.settings.startup().durability;
-    // At once: the kernel may answer the next request.
+    // It takes effect at once, because the kernel may answer the next request.
     ctx.store.set_durability(core.durability);
     core.durability_applied = true;
     core.client.text().name.clear();

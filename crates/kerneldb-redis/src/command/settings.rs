@@ -10,7 +10,7 @@ use bedplate_kerneldb::limits::EXPIRE_EFFORT_MAX;
 use bedplate_kerneldb::{Durability, Timeouts};
 use subtle::ConstantTimeEq;
 
-/// What is fixed when the server starts, and first values of what is not.
+/// Settings that are fixed when the server starts, and initial values of the others.
 #[derive(Clone, Debug)]
 pub struct Startup {
     /// Addresses listened on.
@@ -19,7 +19,7 @@ pub struct Startup {
     pub port: u16,
     /// Data directory; empty without one.
     pub dir: String,
-    /// What a session's commits wait for when it says nothing else.
+    /// Default durability of a session's commits.
     pub durability: Durability,
     /// Memory limit in bytes; 0 = as much as the database was created with.
     pub max_memory: u64,
@@ -29,7 +29,7 @@ pub struct Startup {
     pub timeout_s: u64,
     /// Password, empty = none.
     pub password: String,
-    /// How long transactions and snapshots may last; the database's.
+    /// Time limits of the database's transactions and snapshots.
     pub timeouts: Arc<Timeouts>,
 }
 
@@ -63,22 +63,22 @@ pub struct Settings {
     expire_effort: AtomicU64,
 }
 
-/// Parses and stores a value; the error says what is wrong with it.
+/// Parses and stores a value; the error describes what is wrong with the value.
 type Setter = fn(&Settings, &[u8]) -> Result<(), &'static str>;
 
-/// How CONFIG SET changes a parameter.
+/// The way in which CONFIG SET changes a parameter.
 #[derive(Clone, Copy)]
 enum Change {
-    /// Not at all. Redis refuses these parameters as well, whatever the value.
+    /// Never. Redis refuses every value of these parameters as well.
     Never,
-    /// Only at the start. The value that the parameter has is accepted, because tools that restore a configuration
+    /// Only at the start. CONFIG SET accepts the parameter's present value, because tools that restore a configuration
     /// set every parameter that Redis can change.
     AtStart,
     /// Parses the value and stores it.
     Now(Setter),
 }
 
-/// How a parameter is read and written.
+/// A parameter, and the functions that read and write it.
 struct Parameter {
     name: &'static str,
     get: fn(&Settings) -> String,
@@ -100,7 +100,7 @@ fn store(at: &AtomicU64, text: &[u8], from: u64, to: u64) -> Result<(), &'static
     Ok(())
 }
 
-/// As [`store`], with `kb`, `mb` and `gb` (1024) as well as `k`, `m` and `g` (1000) behind the number.
+/// Like [`store`], with `kb`, `mb` and `gb` (1024) as well as `k`, `m` and `g` (1000) behind the number.
 fn store_bytes(at: &AtomicU64, text: &[u8], from: u64) -> Result<(), &'static str> {
     let error = "argument must be a memory value";
     let lower = text.to_ascii_lowercase();
@@ -224,12 +224,12 @@ impl Settings {
         }
     }
 
-    /// What was fixed at the start.
+    /// The settings of the start.
     pub fn startup(&self) -> &Startup {
         &self.startup
     }
 
-    /// Most connections at once; further ones are told so and closed.
+    /// Most connections at once; further clients get an error and are closed.
     pub fn max_clients(&self) -> u64 {
         self.max_clients.load(Relaxed)
     }
@@ -239,7 +239,7 @@ impl Settings {
         self.timeout_s.load(Relaxed)
     }
 
-    /// How long a command outside of a transaction is tried again while keys are locked.
+    /// Time for which a command outside a transaction is retried while keys are locked.
     pub fn lock_timeout_ms(&self) -> u64 {
         self.lock_timeout_ms.load(Relaxed)
     }
@@ -270,7 +270,7 @@ impl Settings {
         !self.read_password().is_empty()
     }
 
-    /// Compares in a time that does not depend on where the two differ, but may depend on their lengths.
+    /// Compares the passwords. The time may depend on their lengths, but not on the position of the first difference.
     pub(super) fn is_password(&self, given: &[u8]) -> bool {
         self.read_password().ct_eq(given).into()
     }
@@ -321,7 +321,7 @@ impl Settings {
             };
             if let Err(why) = set(self, value) {
                 for (set, before) in undo {
-                    // What was read out of it is always accepted again.
+                    // A value that was read from the parameter is always accepted again.
                     let _ = set(self, before.as_bytes());
                 }
                 return failed(name, why);

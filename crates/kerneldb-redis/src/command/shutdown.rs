@@ -1,10 +1,10 @@
 //! A shutdown that waits for its checkpoint.
 //!
-//! The server goes on until the checkpoint is written: reads are answered, writes wait. The event loop asks
+//! The server answers reads until the checkpoint is written; writes wait. The event loop asks
 //! [`Shutdown::poll`] whether to stop. A checkpoint that fails, or SHUTDOWN ABORT, ends the shutdown, and the
 //! clients that asked for it get an error.
 //!
-//! One lock, held for a few instructions.
+//! There is one lock, held for a few instructions.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -44,7 +44,7 @@ impl Shutdown {
         ShutdownNumber(state.ended)
     }
 
-    /// Whether a shutdown does not happen any more.
+    /// Whether a shutdown was aborted or has failed.
     pub(super) fn has_ended(&self, number: ShutdownNumber) -> bool {
         self.lock().ended > number.0
     }
@@ -57,12 +57,12 @@ impl Shutdown {
         under_way
     }
 
-    /// Whether a shutdown is under way, so that [`Shutdown::poll`] is to be called again soon.
+    /// Whether a shutdown is under way, so that the event loop must call [`Shutdown::poll`] again soon.
     pub fn is_under_way(&self) -> bool {
         self.lock().checkpoint.is_some()
     }
 
-    /// Whether to stop now (`Ok`), or why a shutdown has just ended without (`Err`); `None` otherwise.
+    /// `Ok` if the server has to stop now; the error if the shutdown's checkpoint has just failed; `None` otherwise.
     pub fn poll(&self) -> Option<Result<(), String>> {
         let mut state = self.lock();
         let result = state.checkpoint.as_ref()?.result()?.clone();

@@ -1,4 +1,4 @@
-//! What is known about a command without running it: name, arity, flags and where its keys are.
+//! The static description of a command: name, arity, flags and positions of its keys.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -123,11 +123,11 @@ pub(super) enum Cmd {
 /// A command or subcommand.
 #[derive(Debug)]
 pub(super) struct Spec {
-    /// Which one; `None` for a subcommand.
+    /// The command; `None` for a subcommand.
     pub cmd: Option<Cmd>,
     /// Lower-case name.
     pub name: &'static str,
-    /// Arguments with the name (and subcommand) counted; negative = at least so many.
+    /// Number of arguments, the name (and subcommand) included; negative = at least this number.
     pub arity: i32,
     /// [`flags`].
     pub flags: u32,
@@ -137,15 +137,15 @@ pub(super) struct Spec {
     pub acl: &'static str,
     /// Group of the documentation.
     pub group: &'static str,
-    /// Version of Redis that brought it, or of Bedplate for its own.
+    /// First version of Redis that has the command, or of Bedplate for its own commands.
     pub since: &'static str,
-    /// One sentence.
+    /// Description in one sentence.
     pub summary: &'static str,
     /// Subcommands.
     pub subs: &'static [Spec],
 }
 
-/// For the table.
+/// A command's entry in the table.
 #[expect(clippy::too_many_arguments, reason = "one line of the table per command")]
 pub(super) const fn command(
     cmd: Cmd,
@@ -162,7 +162,7 @@ pub(super) const fn command(
     Spec { cmd: Some(cmd), name, arity, flags, keys, acl, group, since, summary, subs }
 }
 
-/// For the table.
+/// A subcommand's entry in the table.
 pub(super) const fn subcommand(
     name: &'static str,
     arity: i32,
@@ -194,14 +194,14 @@ impl Spec {
     }
 }
 
-/// A request that names a command rightly.
+/// A request with a known command and a valid number of arguments.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resolved {
     /// The command.
     pub cmd: Cmd,
-    /// Its entry, or its subcommand's: flags and keys are those.
+    /// Its entry, or its subcommand's, which has the flags and keys.
     pub spec: &'static Spec,
-    /// Name for messages.
+    /// The command's own entry, for its name in messages.
     pub parent: &'static Spec,
 }
 

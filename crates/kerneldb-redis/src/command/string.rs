@@ -77,7 +77,7 @@ pub(super) fn run<S: Operators, V: Services>(cmd: Cmd, ctx: &mut Ctx<'_, S, V>, 
     Ok(())
 }
 
-/// A write that changes a value keeps its key's expiry.
+/// Options of a write that changes a value, which keeps its key's expiry.
 pub(super) const KEEP_TTL: SetOptions =
     SetOptions { expire_at_ms: None, keep_ttl: true, condition: SetCondition::Always };
 
@@ -126,7 +126,7 @@ impl<'a> Options<'a> {
     }
 }
 
-/// Option, whether it counts seconds, whether it is a point in time.
+/// Each option, whether its unit is seconds, and whether it is a point in time.
 const EXPIRY_OPTIONS: [(&str, bool, bool); 4] =
     [("ex", true, false), ("px", false, false), ("exat", true, true), ("pxat", false, true)];
 
@@ -169,7 +169,7 @@ fn mset<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>, if_a
     if args.len().is_multiple_of(2) {
         return Err(Fail::Reply(wrong_arity(if if_absent { "msetnx" } else { "mset" })));
     }
-    // Before the first write, so that inside of a transaction a mistake changes nothing.
+    // Checked before the first write, so that a mistake inside a transaction changes nothing.
     if args.from(1).skip(1).step_by(2).any(|value| value.len() > VALUE_MAX) {
         return Err(VALUE_TOO_LONG.into());
     }

@@ -1,7 +1,7 @@
 //! The command table: every command the server knows, as clients see it in COMMAND.
 //!
-//! Data only. `tests` compares it with a real Redis: name, arity, flags, key positions and ACL
-//! categories are the same for every command both have.
+//! `tests` compares it with a real Redis: name, arity, flags, key positions and ACL
+//! categories are the same for every command that both have.
 
 use super::spec::{Cmd, Spec, command as c, flags::*, subcommand as sub};
 

@@ -1,6 +1,6 @@
 //! Arguments of one request, borrowed from the buffer they arrived in, or owned when they are queued.
 
-/// Where one argument is, relative to the base of its [`Args`].
+/// Position of one argument, relative to the base of its [`Args`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) start: usize,
@@ -26,7 +26,7 @@ impl<'a> Args<'a> {
         self.spans.len()
     }
 
-    /// Whether there is not even a command name.
+    /// Whether there is no argument, not even a command name.
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()
     }
@@ -79,7 +79,7 @@ impl OwnedArgs {
         self.bytes.extend_from_slice(arg);
     }
 
-    /// Borrows them.
+    /// Borrows the arguments.
     pub fn args(&self) -> Args<'_> {
         Args::new(&self.bytes, &self.spans)
     }

@@ -1,5 +1,5 @@
-//! The arithmetic behind INCRBYFLOAT: Redis computes with the x87 80-bit `long double`, which Rust lacks
-//! and whose results differ from `f64` in the printed digits (10.5 + 0.1 is 10.6 only there).
+//! The arithmetic behind INCRBYFLOAT. Redis computes with the x87 80-bit `long double`, which Rust lacks.
+//! Its results differ from those of `f64` in the printed digits (10.5 + 0.1 is 10.6 only with it).
 //!
 //! A value is `mantissa * 2^exponent` with at most 64 significant bits, rounded to nearest, ties to even,
 //! over the range of the 80-bit format.
@@ -12,7 +12,7 @@ const BITS: u64 = 64;
 const MIN_EXPONENT: i64 = -16445;
 /// Values of this many bits before the point and more are infinite.
 const MAX_EXPONENT: i64 = 16384;
-/// Longest text that is taken for a number.
+/// Longest text in bytes that is accepted as a number.
 const MAX_TEXT: usize = 5 * 1024;
 /// Digits after the point that are printed.
 const PLACES: u32 = 17;
@@ -53,7 +53,7 @@ impl LongDouble {
             return Some(LongDouble { mantissa: BigInt::ZERO, exponent: 0 });
         }
         let exponent = exponent.saturating_sub(fraction.len() as i64);
-        // Far outside of the range; also keeps the powers of ten below small.
+        // The number is far out of range. The check also keeps the powers of ten below small.
         if !(-10_200..=5_000).contains(&exponent) {
             return None;
         }

@@ -19,7 +19,7 @@ pub fn split_args(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     }
 }
 
-/// One word that starts at `at`; returns it and where it ended.
+/// Reads the word that starts at `at`; returns it and its end.
 fn word(line: &[u8], mut at: usize) -> Option<(Vec<u8>, usize)> {
     let mut word = Vec::new();
     while let Some(&c) = line.get(at) {

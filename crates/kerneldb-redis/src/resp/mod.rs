@@ -1,9 +1,9 @@
 //! The Redis wire protocol: requests in (RESP arrays of bulk strings and inline commands), replies out
 //! (RESP2 and RESP3).
 //!
-//! Owns no sockets and no commands. [`RequestParser`] is fed whatever arrived, in any portions, and hands
-//! out one request at a time whose arguments are borrowed from its buffer; [`Writer`] appends replies to
-//! a byte vector. Nothing here is shared between threads.
+//! It owns no sockets and no commands. [`RequestParser`] takes the received bytes in any portions, and returns
+//! one request at a time, whose arguments are borrowed from its buffer. [`Writer`] appends replies to
+//! a byte vector. Threads share nothing of this module.
 
 mod args;
 mod float;

@@ -1,11 +1,11 @@
 //! Incremental parser of requests.
 //!
-//! Invariants: `start <= pos <= seen` while a line is being looked for; `start` is the first byte of the
+//! Invariants: `start <= pos <= seen` while the parser searches for a line end. `start` is the first byte of the
 //! request being parsed and spans are relative to it, so that the buffer can be compacted at any time.
-//! No byte is looked at twice, however small the portions are: `seen` remembers how far the search for a
-//! line end came, and bulk strings are skipped by their length. Bulk strings longer than
-//! [`Limits::keep_bytes`] are not stored: nothing could be done with them, and the request is still parsed
-//! to its end so that the connection stays in step.
+//! The parser examines no byte twice, even if the portions are small. The search for a line end continues at
+//! `seen`, and bulk strings are skipped by their length. Bulk strings longer than
+//! [`Limits::keep_bytes`] are not stored, because no command accepts them. The request is still parsed
+//! to its end, so that the connection stays in step.
 
 use super::args::{Args, Span};
 use super::inline::split_args;
@@ -18,7 +18,7 @@ use crate::limits::{
 /// A buffer that grew beyond this is given back once it is empty.
 const KEEP_CAPACITY: usize = 64 * 1024;
 
-/// What a client may send.
+/// The limits on a client's requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Most arguments of one request.
@@ -43,7 +43,7 @@ impl Default for Limits {
     }
 }
 
-/// Why the rest of the input cannot be understood. The connection has to be closed.
+/// The reason why the rest of the input cannot be parsed. The connection has to be closed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
     /// `*` was not followed by a length within the limit.
@@ -88,11 +88,11 @@ enum State {
     Header { left: usize },
     /// `left` bulk strings are missing; the first has `len` bytes that start at `pos`.
     Body { left: usize, len: usize },
-    /// As `Body`, but `bytes` more bytes (line end included) are dropped as they arrive.
+    /// Like `Body`, but `bytes` more bytes (line end included) are dropped as they arrive.
     Drop { left: usize, bytes: usize },
     /// A request is complete; `inline` says where its arguments are.
     Ready { inline: bool },
-    /// After a protocol error.
+    /// The state after a protocol error.
     Broken,
 }
 
@@ -125,7 +125,7 @@ impl RequestParser {
         }
     }
 
-    /// Changes the limits for what is parsed from now on.
+    /// Changes the limits for bytes that are parsed from now on.
     pub fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
     }
@@ -135,7 +135,7 @@ impl RequestParser {
         self.limits
     }
 
-    /// Appends what arrived.
+    /// Appends received bytes.
     pub fn feed(&mut self, mut data: &[u8]) {
         match &mut self.state {
             State::Broken => return,
@@ -163,8 +163,8 @@ impl RequestParser {
         matches!(self.state, State::Idle) && self.buffered() == 0
     }
 
-    /// Parses on. True if a request is complete ([`RequestParser::args`]); it stays so until
-    /// [`RequestParser::consume`]. Requests without any argument are skipped.
+    /// Continues to parse. Returns true if a request is complete ([`RequestParser::args`]), until
+    /// [`RequestParser::consume`] is called. Requests without any argument are skipped.
     pub fn poll(&mut self) -> Result<bool, ProtocolError> {
         let parsed = self.advance();
         if parsed.is_err() {
@@ -187,7 +187,7 @@ impl RequestParser {
         }
     }
 
-    /// Gives the complete request up; parsing goes on behind it.
+    /// Drops the complete request; parsing continues behind it.
     pub fn consume(&mut self) {
         debug_assert!(matches!(self.state, State::Ready { .. }));
         self.next_request();
@@ -204,7 +204,7 @@ impl RequestParser {
         }
     }
 
-    /// Frees the front of the buffer, when that moves fewer bytes than it frees.
+    /// Frees the front of the buffer, if that moves fewer bytes than it frees.
     fn compact(&mut self) {
         if self.start == 0 || self.start < self.buf.len() / 2 {
             return;
@@ -246,7 +246,7 @@ impl RequestParser {
                         return Ok(false);
                     }
                     self.spans.push(Span { start: self.pos - self.start, len, kept: true });
-                    // Like Redis, takes the two bytes behind the string for its line end unseen.
+                    // Like Redis, takes the two bytes behind the string as its line end without a check.
                     self.pos += len + 2;
                     self.seen = self.pos;
                     self.state = State::Header { left: left - 1 };
@@ -255,7 +255,7 @@ impl RequestParser {
         }
     }
 
-    /// Looks for `byte` from where the last search ended; remembers how far it came.
+    /// Searches for `byte` from the end of the last search; records the end of this one.
     fn find(&mut self, byte: u8) -> Option<usize> {
         let from = self.seen.max(self.pos);
         match self.buf[from..].iter().position(|b| *b == byte) {

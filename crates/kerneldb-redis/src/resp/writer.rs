@@ -3,10 +3,10 @@
 /// Version of the protocol a connection speaks; chosen by HELLO.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// What every client speaks.
+    /// The version that every client speaks.
     #[default]
     Resp2,
-    /// With maps, sets, doubles, booleans, null and push messages.
+    /// The version with maps, sets, doubles, booleans, null and push messages.
     Resp3,
 }
 
@@ -54,7 +54,7 @@ impl<'a> Writer<'a> {
         self.out.is_empty()
     }
 
-    /// Everything behind `len`.
+    /// The bytes behind position `len`.
     pub fn since(&self, len: usize) -> &[u8] {
         &self.out[len..]
     }
@@ -64,7 +64,7 @@ impl<'a> Writer<'a> {
         self.out.extend_from_slice(replies);
     }
 
-    /// Takes back everything behind `len`.
+    /// Removes the bytes behind position `len`.
     pub fn truncate(&mut self, len: usize) {
         self.out.truncate(len);
     }

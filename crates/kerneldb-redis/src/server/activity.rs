@@ -1,9 +1,8 @@
-//! How busy the clients are: what decides whether replies are to be sent in batches ([`Batching::UnderLoad`]).
+//! Measures how busy the clients are, which decides whether replies are sent in batches ([`Batching::UnderLoad`]).
 //!
-//! Many clients that each wait for a reply gain from batches, one client loses half of its rate. So what counts
-//! is how many clients were active in a moment, and that they were so busy that sending is worth anything. And
-//! that processors are: where one is idle, workers that wait for it are moved to it for each reply, which takes
-//! longer than to interrupt.
+//! Many clients that each wait for a reply gain from batches; a single client loses half of its rate. Batches
+//! therefore need many active clients, a high rate of replies, and busy processors. If a processor is idle, the
+//! scheduler moves a waiting worker to it for each reply, which takes longer than an interruption.
 //!
 //! [`Batching::UnderLoad`]: super::Batching::UnderLoad
 
@@ -16,14 +15,14 @@ use super::idle::Idle;
 use super::layout::srv_conn;
 use bedplate_kerneldb::attach::ArrayMapping;
 
-/// A busy time begins with this many active clients and replies per second, counted as packets with the kernel's replies. It ends at
-/// half of either number.
+/// A busy time begins with this many active clients and replies per second, counted as packets with the kernel's
+/// replies. It ends below half of either number.
 const CLIENTS: u32 = 16;
 const REPLIES_PER_S: u64 = 5_000;
-/// So much of the processors' time may be idle in a busy time, in percent; twice of it ends it.
+/// A busy time begins when at most this percentage of the processors' time is idle. It ends above twice the number.
 const IDLE: u64 = 5;
 
-/// What was seen of the clients between two looks.
+/// The load of the clients between two measurements.
 #[derive(Clone, Copy, Debug)]
 struct Load {
     /// Connections that sent something.
@@ -38,12 +37,12 @@ impl Load {
     }
 }
 
-/// Whether the processors have nothing to spare.
+/// Whether the processors have almost no idle time.
 fn is_saturated(idle_percent: u64, was_busy: bool) -> bool {
     idle_percent <= if was_busy { 2 * IDLE } else { IDLE }
 }
 
-/// Looks at the connection table, through a mapping of its own.
+/// Measures the activity in the connection table, through a mapping of its own.
 pub(super) struct Activity {
     conns: ArrayMapping<srv_conn>,
     /// Connections at and above this index were never in use.
@@ -72,11 +71,11 @@ impl Activity {
             active += u32::from(last_ns.load(Ordering::Relaxed) >= before);
             replies = replies.wrapping_add(queued.load(Ordering::Relaxed));
         }
-        // Connections that were closed take their replies along: then it is none in this time.
+        // A closed connection takes its replies out of the sum. If the sum falls, the rate counts as zero.
         let new = replies.saturating_sub(self.replies);
         let replies_per_s = new.saturating_mul(1_000_000_000) / (now - before).max(1);
         (self.replies, self.looked_ns) = (replies, now);
-        // The kernel adds up a lot for whoever asks about its processors, so that is asked only while it counts.
+        // Reading the processors' times is expensive in the kernel, so they are read only while the clients are busy.
         self.busy = if (Load { active, replies_per_s }).is_busy(self.busy) {
             self.idle.percent().is_some_and(|idle| is_saturated(idle, self.busy))
         } else {

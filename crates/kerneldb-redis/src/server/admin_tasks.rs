@@ -1,10 +1,10 @@
 //! Administrative tasks: long work that clients ask for (SAVE, BEDPLATE VERIFY), on one thread.
 //!
 //! Requests wait in a queue with a limit. When the thread is free, it takes the oldest request and all others
-//! of the same kind, and one run answers them: it begins after each of them was made, so a checkpoint has
+//! of the same kind, and answers them with one run. The run begins after each of them was made, so a checkpoint has
 //! everything that was committed before.
 //!
-//! One lock, `queue`, never held while a task runs.
+//! There is one lock, `queue`. It is never held while a task runs.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -54,7 +54,7 @@ impl AdminTaskQueue {
     }
 }
 
-/// The thread and its queue. Dropping it gives requests that wait an error. A task that runs goes on, and the thread
+/// The thread and its queue. Dropping it gives requests that wait an error. A running task continues, and the thread
 /// ends after it.
 pub(super) struct AdminTasks {
     queue: Arc<AdminTaskQueue>,
@@ -125,7 +125,7 @@ mod tests {
         }
     }
 
-    /// A queue whose tasks wait for a message each, and what it has begun.
+    /// A queue in which each task waits for a message, and a channel that reports each begun task.
     fn stepwise() -> (AdminTasks, mpsc::Sender<()>, mpsc::Receiver<AdminTask>) {
         let (go, steps) = mpsc::channel();
         let (begun, began) = mpsc::channel();
@@ -144,7 +144,7 @@ mod tests {
         let (tasks, go, began) = stepwise();
         let first = tasks.submit(AdminTask::Checkpoint).unwrap();
         assert_eq!(began.recv(), Ok(AdminTask::Checkpoint));
-        // The first run has begun: it may lack what these clients have written.
+        // The first run has begun, so it may lack these clients' writes.
         let second = tasks.submit(AdminTask::Checkpoint).unwrap();
         let verify = tasks.submit(AdminTask::Verify).unwrap();
         let third = tasks.submit(AdminTask::Checkpoint).unwrap();

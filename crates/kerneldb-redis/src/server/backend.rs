@@ -1,4 +1,4 @@
-//! What commands need of the server around them, on the database and its store.
+//! Implements the services that commands need, on the database and its store.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -58,8 +58,8 @@ impl Backend {
         }
     }
 
-    /// Takes a sample of the rate of commands, and opens the gate after a pause. To be called every now and
-    /// then.
+    /// Takes a sample of the rate of commands, and opens the gate after a pause. The event loop must call it
+    /// regularly.
     pub(super) fn sample(&self) {
         if self.gate.is_closed() && self.gate_times() == (0, 0) {
             self.set_gate(0, 0);
@@ -74,7 +74,7 @@ impl Backend {
         }
     }
 
-    /// What the gate is set to: for all commands, and for those that write.
+    /// The gate's times: for all commands, and for those that write.
     fn gate_times(&self) -> (u64, u64) {
         let (pauses, now) = (self.server.clients.pauses(), self.now());
         (kernel_time(pauses.all_until_ms, now), kernel_time(pauses.writes_until_ms, now))
@@ -97,7 +97,7 @@ impl Backend {
     }
 }
 
-/// Runs an administrative task; the text says what was done.
+/// Runs an administrative task; the text is its report.
 fn run_admin_task(task: AdminTask, database: &Database, store: Option<&Store>) -> Result<String> {
     match (task, store) {
         (AdminTask::Checkpoint, Some(store)) => {
@@ -108,7 +108,7 @@ fn run_admin_task(task: AdminTask, database: &Database, store: Option<&Store>) -
     }
 }
 
-/// The time of the kernel's clock when the wall clock will be at `unix_ms`; 0 if that is over.
+/// The time of the kernel's clock at which the wall clock shows `unix_ms`; 0 if that is in the past.
 fn kernel_time(unix_ms: u64, now: Duration) -> u64 {
     let left = u128::from(unix_ms).saturating_mul(1_000_000).saturating_sub(now.as_nanos());
     let clock = clock_gettime(ClockId::Monotonic);

@@ -1,10 +1,10 @@
 //! One connection as the event loop sees it: its socket, its dialogue, its unsent replies.
 //!
 //! Invariants:
-//! - Bytes are only sent in the event loop's turn (`bpf/layout.h`) and when the kernel's replies are all
-//!   sent. [`Client::advance`] is the only place that reads, sends, and ends the turn.
-//! - Bytes are only read when every complete request is executed and every reply is sent. So a connection holds
-//!   one incomplete request, one portion of input and one portion of output at most; everything else stays
+//! - The event loop sends bytes only in its turn (`bpf/layout.h`) and when the kernel's replies are all
+//!   sent. Only [`Client::advance`] reads, sends, and ends the turn.
+//! - The event loop reads bytes only when every complete request is executed and every reply is sent. So a connection
+//!   holds one incomplete request, one portion of input and one portion of output at most. Everything else stays
 //!   in the socket, and TCP slows the client down.
 
 use std::io::{ErrorKind, Read, Write};
@@ -21,7 +21,7 @@ use super::turn::Turn;
 use crate::command::Next;
 use crate::limits::{KEPT_OUTPUT_BYTES, RETRY_MIN, TURN_END_REPLY_BYTES};
 
-/// What a connection waits for.
+/// The event that a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Awaiting {
     /// More requests, or it is the verdict's turn.
@@ -34,13 +34,13 @@ pub(super) enum Awaiting {
     Until(Instant),
     /// A commit to be on disk.
     Durable(u64),
-    /// Other connections: it could go on at once.
+    /// The turn of other connections: it could continue at once.
     Others,
-    /// Nothing: it is to be closed.
+    /// Nothing, because it is to be closed.
     Close,
 }
 
-/// What [`Client::advance`] asks of the loop beyond the new [`Awaiting`].
+/// The request of [`Client::advance`] to the loop, beside the new [`Awaiting`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Fine,
@@ -63,13 +63,13 @@ pub(super) struct Client {
     /// Its two ends, for the local fast path.
     pub(super) ends: srv_peer,
     pub(super) awaiting: Awaiting,
-    /// What epoll watches it for.
+    /// The events for which epoll watches it.
     pub(super) interest: EventFlags,
     /// The client has shut its sending side down.
     pub(super) half_closed: bool,
-    /// When the event loop last read from it.
+    /// Time at which the event loop last read from it.
     pub(super) heard: Instant,
-    /// It is in the event loop's list of connections that can go on at once.
+    /// It is in the event loop's list of connections that can continue at once.
     pub(super) runnable: bool,
     /// It is in the event loop's list of connections that wait for the disk.
     pub(super) waits_for_disk: bool,
@@ -81,7 +81,7 @@ pub(super) struct Client {
     kernel_path: bool,
     /// Bytes of requests yet to come that the kernel has executed.
     skip: usize,
-    /// The socket is in the socket map: the kernel sees what arrives first.
+    /// The socket is in the socket map, so the kernel sees arriving data first.
     mapped: bool,
     /// All bytes that the client ever sent were read.
     ended: bool,
@@ -123,15 +123,15 @@ impl Client {
         }
     }
 
-    /// For a client that had shut its sending side down before its socket could be given to the kernel,
-    /// which only takes established connections: the event loop reads all there is, the ordinary way.
+    /// Makes the event loop read all data itself. This is for a client that has shut its sending side down before its
+    /// socket could be inserted into the socket map, which only takes established connections.
     pub(super) fn serve_unmapped(&mut self) {
         self.mapped = false;
         self.half_closed = true;
         self.my_turn = true;
     }
 
-    /// Whether nothing of what the client sent is still to be answered.
+    /// Whether everything that the client has sent is answered.
     pub(super) fn is_idle(&self, slot: ConnSlot<'_>) -> bool {
         let turn = slot.turn();
         let heard_all = if !self.mapped {
@@ -154,7 +154,7 @@ impl Client {
         !self.my_turn
     }
 
-    /// Works on the connection until it has to wait or others should get their turn, and sets what it waits for.
+    /// Works on the connection until it has to wait or others should get their turn, and sets [`Client::awaiting`].
     /// `buffer` is for reading; its length bounds the work.
     pub(super) fn advance(&mut self, slot: ConnSlot<'_>, buffer: &mut [u8]) -> Outcome {
         if slot.broken() != 0 {
@@ -226,7 +226,7 @@ impl Client {
                     Some(Reading::Nothing) => {}
                 }
             }
-            // Replies leave before anything is waited for.
+            // The connection sends its replies before it waits for anything.
             if self.may_end_turn(&next, slot) && self.end_turn_with_reply(slot) {
                 return Outcome::Fine;
             }
@@ -238,7 +238,7 @@ impl Client {
         Outcome::Fine
     }
 
-    /// Begins the event loop's turn: takes what the verdict has left.
+    /// Begins the event loop's turn: takes the replies and requests that the verdict has left.
     fn take_over(&mut self, slot: ConnSlot<'_>) {
         let taken = slot.take_over();
         self.my_turn = true;
@@ -252,7 +252,7 @@ impl Client {
         }
     }
 
-    /// Nothing is left to send: waits for what the dialogue needs, or ends the turn.
+    /// Called when nothing is left to send: waits for the event that the dialogue needs, or ends the turn.
     fn rest(&mut self, next: Next, slot: ConnSlot<'_>) {
         self.awaiting = match next {
             Next::RetryAfter(delay) => Awaiting::Until(Instant::now() + delay.max(RETRY_MIN)),
@@ -268,12 +268,12 @@ impl Client {
         }
     }
 
-    /// The turn if nothing more was passed than was read.
+    /// The value of the turn if all passed bytes were read.
     fn turn(&self) -> Turn {
         Turn::event_loop_after(self.read)
     }
 
-    /// Whether the kernel may go on when all replies are sent.
+    /// Whether the kernel may continue when all replies are sent.
     fn may_end_turn(&self, next: &Next, slot: ConnSlot<'_>) -> bool {
         let waits = matches!(next, Next::RetryAfter(_) | Next::WaitDurable(_));
         !waits
@@ -284,8 +284,8 @@ impl Client {
             && self.dialogue.kernel_may_answer()
     }
 
-    /// Sends the last replies and ends the turn in the same moment: else the client's next request would be
-    /// here before that, and be passed to the event loop as well. Returns whether the turn has ended; if not,
+    /// Sends the last replies and ends the turn in the same moment. Otherwise the client's next request would
+    /// arrive before the turn ends, and be passed to the event loop as well. Returns whether the turn has ended; if not,
     /// nothing has changed except that some bytes may be sent.
     fn end_turn_with_reply(&mut self, slot: ConnSlot<'_>) -> bool {
         let left = &self.out[self.sent..];
@@ -305,23 +305,23 @@ impl Client {
             self.out.clear();
             self.sent = 0;
         } else {
-            // The rest cannot follow any more. Only for want of memory: there was room.
+            // The rest cannot follow any more. This happens only if memory is short, because TCP had room.
             self.awaiting = Awaiting::Close;
         }
         true
     }
 
-    /// Whether reading makes sense: the dialogue can take more, and something was passed that was not read yet.
+    /// Whether reading makes sense: the dialogue can take more, and passed bytes are unread.
     fn can_read(&self, slot: ConnSlot<'_>) -> bool {
         let has_input = if self.mapped { slot.turn().passed_bytes() != self.read } else { !self.ended };
         has_input && self.dialogue.wants_input()
     }
 
-    /// Reads once and gives what came to the dialogue.
+    /// Reads once and gives the bytes to the dialogue.
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<Reading> {
         let bytes = loop {
             match self.stream.read(buffer) {
-                // Passed bytes are still on their way from TCP to the socket when it already says that it has ended.
+                // The socket may report its end while passed bytes are still on their way from TCP to it.
                 Ok(0) if self.mapped => return Ok(Reading::Nothing),
                 Ok(0) => {
                     self.ended = true;
@@ -342,7 +342,7 @@ impl Client {
         Ok(Reading::Bytes)
     }
 
-    /// Sends what there is; true if nothing is left, else `awaiting` says why.
+    /// Sends the output. Returns true if nothing is left; otherwise `awaiting` has the reason.
     fn flush(&mut self) -> bool {
         while self.sent < self.out.len() {
             match self.stream.write(&self.out[self.sent..]) {

@@ -1,4 +1,4 @@
-//! How a server is set up.
+//! The configuration of a server.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -6,39 +6,39 @@ use std::time::Duration;
 use crate::limits::CLIENTS_MAX;
 use bedplate_kerneldb::{Error, Result};
 
-/// How to start a [`Server`](super::Server).
+/// The configuration of a [`Server`](super::Server).
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// Address to listen on; port 0 takes a free one ([`ServerHandle::local_addr`] tells which).
+    /// Address to listen on; port 0 takes a free one, which [`ServerHandle::local_addr`] returns.
     ///
     /// [`ServerHandle::local_addr`]: super::ServerHandle::local_addr
     pub bind: SocketAddr,
     /// Most connections at once, 1..=[`CLIENTS_MAX`]. More are refused with Redis's error. Each reserves about
     /// 6 KiB of kernel memory. The database's limit on sessions applies as well.
     pub max_clients: u32,
-    /// Closes a connection that has sent nothing for so long, in whole seconds; `None` = never. Clients
+    /// Time without a request after which a connection is closed, in whole seconds; `None` = never. Clients
     /// can change it (CONFIG SET timeout).
     pub idle_timeout: Option<Duration>,
-    /// Probes connections whose client is silent for so long, so that vanished clients are noticed;
+    /// Time of silence after which the server probes a connection, to notice vanished clients;
     /// `None` = never.
     pub keepalive: Option<Duration>,
     /// Password that clients must give (AUTH); empty = none.
     pub password: String,
-    /// Whether the kernel answers. Without it the event loop executes every command: the same replies,
-    /// slower; for comparison and for tests.
+    /// Whether the kernel answers. If not, the event loop executes every command, with the same replies but
+    /// slower. That is for comparison and for tests.
     pub kernel_path: bool,
-    /// Answers clients on this machine inside of their own send calls, without TCP. Needs cgroup2.
-    /// It attaches a program to the cgroup2 root: every process that connects to this server's port runs
-    /// it, whoever owns the process; see `docs/kerneldb.md` for what that means.
+    /// Answers clients on this machine inside their own send calls, without TCP. Needs cgroup2.
+    /// It attaches a program to the cgroup2 root. Every process that connects to this server's port runs
+    /// the program, regardless of its owner; `docs/kerneldb.md` has the consequences.
     pub local_fast_path: bool,
-    /// When the kernel's workers, which send the replies, are in the scheduler's batch class. It changes how
-    /// the whole machine's deferred work is scheduled and needs CAP_SYS_NICE; see [`BatchWorkers`].
+    /// The times at which the kernel's workers, which send the replies, are in the scheduler's batch class. This changes
+    /// the scheduling of the whole machine's deferred work and needs CAP_SYS_NICE; see [`BatchWorkers`].
     ///
     /// [`BatchWorkers`]: super::BatchWorkers
     pub batch_workers: Batching,
 }
 
-/// When replies are sent in batches. All but `Never` need CAP_SYS_NICE.
+/// The times at which replies are sent in batches. All but `Never` need CAP_SYS_NICE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Batching {
     /// Never: the server leaves the machine's kernel workers alone.
@@ -46,7 +46,7 @@ pub enum Batching {
     Never,
     /// While many clients and all processors are busy.
     UnderLoad,
-    /// As long as the server runs.
+    /// The whole time that the server runs.
     Always,
 }
 
@@ -66,7 +66,7 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
-    /// Says what is wrong, if anything: a value out of range, or a privilege that this process lacks.
+    /// Returns an error for a value out of range, or for a privilege that this process lacks.
     pub fn check(&self) -> Result<()> {
         if self.batch_workers != Batching::Never && !may_schedule_others() {
             return Err(Error::Config(
@@ -81,7 +81,7 @@ impl ServerConfig {
     }
 }
 
-/// Whether this process may change how threads of others are scheduled.
+/// Whether this process may change the scheduling of others' threads.
 fn may_schedule_others() -> bool {
     rustix::thread::capabilities(None)
         .is_ok_and(|sets| sets.effective.contains(rustix::thread::CapabilitySet::SYS_NICE))

@@ -1,4 +1,4 @@
-//! What one client says in user space: the command layer's connection with its session.
+//! The dialogue with one client in user space: the command layer's connection with its session.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use crate::command::{Connection, Next, Peer, Services};
 use crate::resp::Protocol;
 use bedplate_kerneldb::{Durability, Result, Session};
 
-/// A connection of the command layer and the session that it shares with the kernel: both run that
-/// session's operators, never at the same time (`bpf/layout.h` says how that is made sure).
+/// A connection of the command layer and the session that it shares with the kernel. Both run that
+/// session's operators, but never at the same time (`bpf/layout.h` states the rules).
 pub(super) struct Dialogue {
     connection: Connection,
     session: Session,
@@ -43,12 +43,12 @@ impl Dialogue {
         self.connection.server().counters.input_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Whether there is no complete request left to execute, so that more bytes are needed to go on.
+    /// Whether there is no complete request left to execute, so that more bytes are needed to continue.
     pub(super) fn wants_input(&self) -> bool {
         self.connection.wants_input()
     }
 
-    /// Executes what is complete and appends the replies that may leave to `out`.
+    /// Executes the complete requests and appends the replies that may leave to `out`.
     pub(super) fn process(&mut self, out: &mut Vec<u8>) -> Next {
         self.connection.process(&mut self.session, &*self.backend, out)
     }
@@ -64,7 +64,7 @@ impl Dialogue {
         self.connection.import_multi(requests, false);
     }
 
-    /// Whether the kernel may answer from here on: nothing waits, and the connection has no state that
+    /// Whether the kernel may answer the next requests: nothing waits, and the connection has no state that
     /// the kernel does not know.
     pub(super) fn kernel_may_answer(&self) -> bool {
         self.connection.at_rest() && self.connection.protocol() == Protocol::Resp2

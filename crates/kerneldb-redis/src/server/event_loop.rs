@@ -1,9 +1,9 @@
-//! The event loop: one thread that accepts, executes what the kernel passes to it, and cleans up.
+//! The event loop: one thread that accepts connections, executes the requests that the kernel passes to it, and cleans up.
 //!
-//! It is woken by the listener, signals of the eBPF programs, connections, timers, commits that reach the
-//! disk, and [`Wake`]. It watches a connection for arriving data only while it has its turn there, so that a
-//! request that the kernel answers does not wake it. It owns all user-space state of the connections;
-//! nothing here is locked.
+//! The listener, signals of the eBPF programs, connections, timers, commits that reach the disk, and [`Wake`]
+//! wake it. It watches a connection for arriving data only while it has its turn there, so that a
+//! request that the kernel answers does not wake it. It owns all user-space state of the connections, so
+//! it needs no lock.
 //!
 //! The event loop does a bounded amount of work for a connection at a time ([`crate::limits`]). Connections
 //! with more to do wait in `runnable`, in the order in which they came.
@@ -48,7 +48,7 @@ const SIGNALS: u64 = u64::MAX - 1;
 const WAKE: u64 = u64::MAX - 2;
 const LOG: u64 = u64::MAX - 3;
 
-/// How often the event loop looks whether a shutdown has its checkpoint.
+/// Interval at which the event loop checks whether a shutdown has its checkpoint.
 const SHUTDOWN_POLL: Duration = Duration::from_millis(5);
 
 pub(super) struct EventLoop {
@@ -73,12 +73,12 @@ pub(super) struct EventLoop {
     timers: BinaryHeap<Reverse<(Instant, u32, u32)>>,
     /// Connections whose commits are not on disk yet.
     durable: Vec<(u32, u32)>,
-    /// Connections that can go on at once, by index and generation.
+    /// Connections that can continue at once, by index and generation.
     runnable: VecDeque<(u32, u32)>,
-    /// What is read from a connection at a time.
+    /// The buffer for one read from a connection.
     buffer: Box<[u8]>,
     next_sweep: Instant,
-    /// Value of the registry's count of kills when connections were last looked through for them.
+    /// The registry's number of kills at the last sweep.
     kills: u64,
     /// Connections at and above this index were never in use.
     used: Arc<AtomicU32>,
@@ -213,8 +213,8 @@ impl EventLoop {
                 }
                 Ok(None) => return,
                 Err(e) => {
-                    // Typically out of descriptors: the connection stays in the queue, so look away for
-                    // a while instead of spinning.
+                    // The process is typically out of descriptors. The connection stays in the queue, so the event
+                    // loop ignores the listener until the next sweep instead of spinning.
                     tracing::warn!(error = %e, "accepting a connection failed");
                     self.listen(false);
                     return;
@@ -244,7 +244,7 @@ impl EventLoop {
                 Ok(())
             }
             Err(e) => {
-                // If it got as far as being a client, this is what frees the index.
+                // If the client exists already, `dismantle` frees the index.
                 if self.clients[index as usize].is_some() {
                     self.dismantle(index);
                 } else {
@@ -328,11 +328,11 @@ impl EventLoop {
         }
         if flags.contains(EventFlags::RDHUP) && !client.half_closed {
             client.half_closed = true;
-            // Nothing more arrives; what did arrive is with the verdict after this at the latest.
+            // No more data arrives. The kick makes sure that the verdict sees all data that did.
             let _ = listener::kick(&client.stream);
         }
         self.advance(index);
-        // Data that the kernel has answered: from now on the event loop need not hear of it.
+        // The kernel has answered the data, so the event loop need not watch for it any longer.
         if flags.contains(EventFlags::IN)
             && let Some(client) = self.client(index, generation)
             && client.is_with_kernel()
@@ -357,7 +357,7 @@ impl EventLoop {
         self.raised = raised;
     }
 
-    /// Lets connections go on that have more to do, for a bounded time.
+    /// Lets connections continue that have more to do, for a bounded time.
     fn run_runnable(&mut self) {
         let start = Instant::now();
         for _ in 0..self.runnable.len() {
@@ -372,7 +372,7 @@ impl EventLoop {
         }
     }
 
-    /// Lets a connection work and arranges for what it waits for.
+    /// Lets a connection work, and watches for the event that it then waits for.
     fn advance(&mut self, index: u32) {
         let Some(client) = self.clients[index as usize].as_mut() else { return };
         if client.runnable {
@@ -405,7 +405,7 @@ impl EventLoop {
         if client.half_closed && client.is_idle(slot) {
             return self.close(index, "closed by the client");
         }
-        // Once it is watched for data, it stays so until an event turns out to be the kernel's business.
+        // A connection that is watched for data stays so until an event comes for data that the kernel has answered.
         let watched = client.interest & (EventFlags::IN | EventFlags::ET);
         match awaiting {
             Awaiting::Write => self.watch(index, EventFlags::OUT),
@@ -414,8 +414,8 @@ impl EventLoop {
         }
     }
 
-    /// Sets what a connection is watched for, beside the end of what it sends. Data is watched for on edges: the
-    /// number of passed bytes says whether there is any.
+    /// Sets the events for which epoll watches a connection, beside the end of its data. Data is reported on edges,
+    /// because the number of passed bytes says whether there is any.
     fn watch(&mut self, index: u32, what: EventFlags) {
         let Some(client) = self.clients[index as usize].as_mut() else { return };
         let mut interest = what;
@@ -444,7 +444,7 @@ impl EventLoop {
         }
     }
 
-    /// Lets connections go on whose commits are on disk by now.
+    /// Lets connections continue whose commits are on disk by now.
     fn run_durable(&mut self) {
         if !self.durable.is_empty() {
             let reached = self.backend.durable_ts();
@@ -463,7 +463,7 @@ impl EventLoop {
         }
     }
 
-    /// Looks at every connection for what no event announces.
+    /// Checks every connection for changes that no event announces.
     fn sweep(&mut self) {
         let now = Instant::now();
         let kills = self.backend.server().clients.kills();
@@ -510,9 +510,9 @@ impl EventLoop {
         }
     }
 
-    /// Takes a connection apart. The order matters: first the local fast path is locked out, and programs
-    /// that need to find it again; then its ends and its cookie go, so that no new run finds it; closing
-    /// the socket waits for runs under way; then its shared state and its session are free.
+    /// Takes a connection apart. The order matters. First, the lock keeps out the local fast path, and programs
+    /// that call one another. Then its ends and its cookie are deleted, so that no new run finds it. Closing
+    /// the socket waits for runs under way. After that, its shared state and its session are free.
     fn dismantle(&mut self, index: u32) {
         let Some(client) = self.clients[index as usize].take() else { return };
         self.table.lock(index);

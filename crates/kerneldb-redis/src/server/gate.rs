@@ -18,8 +18,8 @@ impl Gate {
         Gate { words, database }
     }
 
-    /// Whether a pause was set that is not taken back, over or not. The programs look at the clock for each
-    /// command meanwhile.
+    /// Whether a pause is set, even if its time is over. Meanwhile the programs read the clock for each
+    /// command.
     pub(super) fn is_closed(&self) -> bool {
         let [all, writes] = self.words();
         all.load(Ordering::Relaxed) | writes.load(Ordering::Relaxed) != 0

@@ -1,12 +1,12 @@
-//! How much of the machine's processors is idle.
+//! Measures the idle time of the machine's processors.
 
 use std::collections::VecDeque;
 use std::fs;
 
-/// Times are kept in hundredths of a second, so a share is of several looks.
+/// Number of measurements that a percentage spans, because the kernel counts times in hundredths of a second.
 const WINDOW: usize = 4;
 
-/// What the processors have done since the machine started, in hundredths of a second.
+/// Times of all processors since the machine started, in hundredths of a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Times {
     idle: u64,
@@ -23,15 +23,15 @@ impl Times {
     }
 }
 
-/// Looks at the processors.
+/// Measures the idle time of the processors.
 #[derive(Debug, Default)]
 pub(super) struct Idle {
     looks: VecDeque<Times>,
 }
 
 impl Idle {
-    /// The idle percentage of all processors' time in the last few calls; none before there were as many, or where the
-    /// kernel does not tell.
+    /// The idle percentage of all processors' time over the last [`WINDOW`] calls; `None` before there were as many, or
+    /// if the kernel does not report it.
     pub(super) fn percent(&mut self) -> Option<u64> {
         self.look(Times::parse(&fs::read_to_string("/proc/stat").ok()?)?)
     }
@@ -42,7 +42,7 @@ impl Idle {
             return None;
         }
         let then = self.looks.pop_front()?;
-        // Idle times of processors that are taken away, or come back, may go backwards.
+        // The idle time may go backwards when a processor goes offline or comes back.
         let idle = now.idle.saturating_sub(then.idle);
         (100 * idle).checked_div(now.all.saturating_sub(then.all))
     }

@@ -1,4 +1,4 @@
-//! The listening socket, and what is set on every accepted one.
+//! The listening socket, and the options of every accepted one.
 
 use std::io::{self, ErrorKind, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -19,7 +19,7 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Takes an address, without listening on it yet: clients are refused.
+    /// Takes an address, without listening on it yet. Clients are refused.
     pub(super) fn bind(addr: SocketAddr) -> Result<Self> {
         let bound = || -> rustix::io::Result<OwnedFd> {
             let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -81,8 +81,8 @@ pub(super) fn refuse(mut stream: TcpStream) {
     let _ = stream.write(TOO_MANY);
 }
 
-/// Makes the kernel run the verdict on what has arrived before: for bytes that were there before the
-/// socket was in the map, nothing else would.
+/// Makes the kernel run the verdict on data that has already arrived. Nothing else does so for bytes that
+/// arrived before the socket was in the map.
 pub(super) fn kick(stream: &TcpStream) -> io::Result<()> {
     let one: libc::c_int = 1;
     // SAFETY: The option takes an int, which lives across the call.

@@ -1,11 +1,11 @@
-//! The local fast path: attaches the programs that answer clients on this machine inside of their own
+//! The local fast path: attaches the programs that answer clients on this machine inside their own
 //! send calls.
 //!
-//! What it means for security: the programs run in the context of every process below the cgroup2 root,
-//! whoever owns it, when it opens or uses a connection to the server's port within the server's
-//! network namespace. Such a process executes the same commands as over the network, with the same
-//! authentication, no others and on no other data; its CPU time is its own. Connections to other servers
-//! are not touched, those in other network namespaces neither.
+//! Security: the programs run in the context of any process below the cgroup2 root, regardless of its owner.
+//! They run when the process opens or uses a connection to the server's port within the server's network namespace.
+//! Such a process can execute only the commands that it can execute over the network, with the same authentication
+//! and on the same data. The CPU time is its own. The programs do not touch connections to other servers or in other
+//! network namespaces.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -41,7 +41,7 @@ impl LocalPath {
     }
 }
 
-/// Where cgroup2 is mounted.
+/// Mount point of cgroup2.
 fn cgroup_root() -> Result<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/self/mounts").map_err(|e| Error::io("read the mounts", e))?;
     mounts

@@ -1,15 +1,15 @@
-//! The Redis-protocol server: commands are answered by eBPF programs on the connections' sockets
-//! (paper 5.2); what they leave is executed by one event loop on the same data.
+//! The Redis-protocol server: eBPF programs on the connections' sockets answer commands
+//! (paper 5.2); one event loop executes the others on the same data.
 //!
 //! # How a request is answered in the kernel
 //!
 //! A packet that arrives runs the *verdict* program, which executes its commands and queues the
 //! replies. The packet itself then carries them: it is redirected, its length unchanged, to the sending
-//! side of its own socket, where the *sender* program exchanges its content for the reply. A packet with
-//! anything else (rarer commands, commands that are not complete yet, long values, errors that need a
-//! retry) is passed to the event loop, which reads it from the socket, with all that follows on that
+//! side of its own socket. There the *sender* program exchanges its content for the reply. A packet with
+//! anything else (rarer commands, incomplete commands, long values, errors that need a retry) is passed to
+//! the event loop, which reads it from the socket. So are all later packets of that
 //! connection until the event loop has answered everything. Replies are therefore always in the order of
-//! the requests, and a client that sends faster than the event loop reads is slowed down by TCP.
+//! the requests. TCP slows down a client that sends faster than the event loop reads.
 //!
 //! # Modules
 //!
@@ -17,7 +17,7 @@
 //! connection table), `turn` (which side answers), `signals` (which connections to look at),
 //! `listener`, `local` (the fast path of local clients), `client` (one connection),
 //! `event_loop` (the thread), `dialogue` and `backend` (the seam to the command layer
-//! and to the database), `workers` (how the kernel's senders are scheduled), `activity` and `idle` (and when),
+//! and to the database), `workers` (scheduling of the kernel's senders), `activity` and `idle` (the load that decides it),
 //! `admin_tasks` (checkpoints and verifications), `gate` (pauses), `wake`, `stats`, `statistics` (for INFO), `config`.
 
 mod activity;
@@ -71,7 +71,7 @@ pub struct ServerHandle {
     thread: Option<JoinHandle<Result<()>>>,
 }
 
-/// Stops a server from elsewhere, for instance from a signal handler's thread.
+/// Stops a server from another thread, for instance from a signal handler's thread.
 #[derive(Clone)]
 pub struct Stopper(Arc<Wake>);
 
@@ -122,7 +122,7 @@ impl Preparation {
             let database = database.clone();
             move || Programs::load(database, &config, &listener)
         });
-        // Without a thread they are loaded when the server starts.
+        // If there is no thread, the programs are loaded when the server starts.
         self.loading = thread.ok().map(|thread| (database.clone(), thread));
     }
 
@@ -212,18 +212,18 @@ impl ServerHandle {
         self.addr
     }
 
-    /// Figures of now.
+    /// The present statistics.
     pub fn stats(&self) -> Result<ServerStats> {
         Ok(ServerStats::new(&self.programs.stats()?, &self.counters))
     }
 
-    /// Loads the eBPF programs again and lets them take over, while connections and data stay
+    /// Loads the eBPF programs again and replaces those in use, while connections and data stay
     /// (paper 3.2, 4.1). On an error the programs in use stay in use.
     pub fn reload(&self) -> Result<()> {
         self.programs.reload()
     }
 
-    /// Something that stops this server from another thread.
+    /// A handle that stops this server from another thread.
     pub fn stopper(&self) -> Stopper {
         Stopper(self.wake.clone())
     }

@@ -1,8 +1,8 @@
 //! Loads, attaches and exchanges the server's eBPF programs.
 //!
-//! A program works on one partition, so each object is loaded once for every partition: the programs of
-//! the first one begin, those of the others go on where they are needed (`bpf/run.h`). The maps
-//! belong to the very first object and are reused by every later one, so a reload keeps all connections:
+//! A program works on one partition, so each object is loaded once for every partition. The programs of
+//! the first partition begin a run; those of the others continue it where needed (`bpf/run.h`). The maps
+//! belong to the very first object, and every later one reuses them. So a reload keeps all connections:
 //! it only swaps the entries of the program arrays behind the attached trampolines.
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -24,7 +24,7 @@ use bedplate_kerneldb::{Database, EngineKind, Error, Result};
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/server_arena.bpf.o"));
 const LOCAL_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/local_path_arena.bpf.o"));
 
-/// Maps of a later object that are those of the first one.
+/// Maps that every later object shares with the first one.
 const SHARED_MAPS: [&str; 16] = [
     "srv_socks",
     "srv_cookies",
@@ -57,12 +57,12 @@ pub(super) struct Programs {
     current: Mutex<Vec<LoadedObject>>,
 }
 
-/// The programs of one path in one object, and where they belong.
+/// The programs of one path in one object, and their program arrays.
 struct Path {
     elf: &'static [u8],
     /// Called by the trampoline.
     begin: &'static [(&'static str, u32, &'static str)],
-    /// Program array of those that go on, and they.
+    /// The program array of the programs that continue a run, and these programs.
     jumps: &'static str,
     on: &'static str,
     exec: &'static str,
@@ -181,7 +181,7 @@ impl Programs {
         Ok(())
     }
 
-    /// Loads the programs again and lets them take over; connections stay.
+    /// Loads the programs again and replaces those in use; connections stay.
     pub(super) fn reload(&self) -> Result<()> {
         let mut objects = Vec::new();
         let paths = [Some(&SERVER), self.local.as_ref().map(|_| &LOCAL)];
@@ -243,7 +243,7 @@ impl Programs {
         Signals::new(self.map("srv_bell"), ArrayMapping::new(words.as_fd(), words.max_entries())?)
     }
 
-    /// Maps its connections alone.
+    /// Maps the connection table's connections alone.
     pub(super) fn connections(&self) -> Result<ArrayMapping<srv_conn>> {
         let conns = self.map("srv_conns");
         ArrayMapping::new(conns.as_fd(), conns.max_entries())

@@ -1,6 +1,6 @@
-//! Signals from the eBPF programs: which connections the event loop has to look at.
+//! Signals from the eBPF programs name the connections that the event loop has to check.
 //!
-//! A signal is a bit per connection, so it cannot be lost for want of room; `bpf/layout.h` states the
+//! A signal is a bit per connection, so it cannot be lost for lack of room; `bpf/layout.h` states the
 //! rules. The ring buffer beside the bits only wakes the event loop.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -12,7 +12,7 @@ use super::layout::{SRV_BELL_BYTES, SRV_SIGNAL_BITS};
 use bedplate_kerneldb::Result;
 use bedplate_kerneldb::attach::{ArrayMapping, kernel_error};
 
-/// Words for the signals of this many connections.
+/// Number of words for the signals of this many connections.
 pub(super) fn words(connections: u32) -> u32 {
     connections.div_ceil(SRV_SIGNAL_BITS)
 }

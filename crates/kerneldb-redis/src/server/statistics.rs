@@ -1,4 +1,4 @@
-//! What INFO says about the kernel's part: counters since the start or the last CONFIG RESETSTAT, and the
+//! INFO's statistics about the kernel's part: counters since the start or the last CONFIG RESETSTAT, and the
 //! rate of commands.
 
 use std::collections::VecDeque;
@@ -26,7 +26,7 @@ const CALLS: [(&str, u32); SRV_CALLS as usize] = [
     ("discard", SRV_CALL_DISCARD),
 ];
 
-/// The rate of commands is that of so many samples.
+/// Number of samples over which the rate of commands is computed.
 const SAMPLES: usize = 4;
 /// Samples are at least this far apart.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(400);
@@ -47,11 +47,11 @@ impl Totals {
 
 struct State {
     baseline: Totals,
-    /// Commands in all at some moments, the oldest first.
+    /// Total number of commands at some moments, the oldest first.
     samples: VecDeque<(Instant, u64)>,
 }
 
-/// The baseline that counters are compared with, and samples of the rate. One lock, held for a few
+/// The baseline that counters are compared with, and samples of the rate. The lock is held for a few
 /// instructions.
 pub(super) struct Statistics(Mutex<State>);
 
@@ -70,7 +70,7 @@ impl Statistics {
         self.with(|state| state.baseline = baseline);
     }
 
-    /// Takes note of the number of commands so far, which may be reset to a lower one.
+    /// Records the number of commands so far. A reset may have lowered it.
     pub(super) fn sample(&self, now: Instant, commands: u64) {
         self.with(|state| {
             if state.samples.back().is_some_and(|(_, before)| *before > commands) {
@@ -85,7 +85,7 @@ impl Statistics {
         });
     }
 
-    /// What happened since the baseline.
+    /// The activity since the baseline.
     pub(super) fn activity(&self, now: &Totals, stale_percent: f64) -> KernelActivity {
         let (before, ops_per_second) = self.with(|state| (state.baseline, rate(&state.samples)));
         let (server, old) = (&now.server, &before.server);
@@ -132,7 +132,7 @@ mod tests {
             statistics.sample(start + Duration::from_secs(second), 100 * second * second);
         }
         statistics.sample(start + Duration::from_millis(5001), 1_000_000);
-        // Seconds 2 to 5: 2500 - 400 commands; what comes too soon does not count.
+        // Seconds 2 to 5: 2500 - 400 commands. A sample that comes too soon does not count.
         assert_eq!(ops(), 700);
         statistics.sample(start + Duration::from_secs(6), 0);
         assert_eq!(ops(), 0, "after a reset");

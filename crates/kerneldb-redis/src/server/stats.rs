@@ -1,4 +1,4 @@
-//! What the server counts.
+//! The server's counters.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -41,7 +41,7 @@ pub struct ServerStats {
     pub no_buffer: u64,
     /// Packets passed because a client's send buffer was too full.
     pub back_pressure: u64,
-    /// Connections that the kernel gave up because it had no memory for a reply.
+    /// Connections that the kernel gave up, for instance because it had no memory for a reply.
     pub broken: u64,
 }
 

@@ -1,7 +1,7 @@
 //! The connection table that is shared with the eBPF programs: `struct srv_conn` by index.
 //!
-//! `bpf/layout.h` states which side writes which field, and why that needs no lock. This side is
-//! the event loop's thread alone. [`Table::close`] may only be called when the connection's socket is
+//! `bpf/layout.h` states which side writes which field, and why that needs no lock. Only the event loop's
+//! thread uses this side. It may call [`Table::close`] only when the connection's socket is
 //! closed, because then no program works on the connection any more.
 
 use std::mem::offset_of;
@@ -27,7 +27,7 @@ pub(super) struct ConnSlot<'a> {
     table: &'a Table,
 }
 
-/// What the verdict has left to the event loop at the beginning of its turn.
+/// The state that the verdict has left to the event loop at the beginning of its turn.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
     /// Requests that the verdict has queued since a MULTI; none if the connection is not within one.
@@ -75,7 +75,7 @@ impl Table {
     }
 
     /// Keeps the local fast path out of a connection, and programs from calling one another on its behalf
-    /// (srv_jump), and waits until they are out: they never stay for long.
+    /// (srv_jump). Waits until both have finished, which never takes long.
     pub(super) fn lock(&self, index: u32) {
         let conn = self.conn(index);
         let lock = field!(conn, AtomicU32, lock);
@@ -108,7 +108,7 @@ impl Table {
             self.release_queue(queue);
         }
         let generation = field!(conn, AtomicU32, generation).load(Ordering::Relaxed).wrapping_add(1);
-        // SAFETY: As above: nobody else works on this element now, and zeros are a closed one. The lock,
+        // SAFETY: As above, no other side works on this element now. Zeros are a closed connection. The lock,
         // which is the last field, stays held until all of it is done.
         unsafe { conn.conn.cast::<u8>().write_bytes(0, offset_of!(srv_conn, lock)) };
         field!(conn, AtomicU32, generation).store(generation, Ordering::Relaxed);
@@ -131,7 +131,7 @@ impl Table {
     pub(super) fn claimed_buffers(&self) -> u32 {
         // SAFETY: Within the mapped arrays, as `get` checks.
         let in_use = |claimed| unsafe { AtomicU32::from_ptr(claimed) }.load(Ordering::Acquire) != 0;
-        // SAFETY: As above: places, not accesses.
+        // SAFETY: As above. This takes addresses and accesses nothing.
         let outputs = (0..self.outputs.len()).map(|i| unsafe { &raw mut (*self.outputs.get(i)).claimed });
         // SAFETY: As above.
         let queues = (0..self.queues.len()).map(|i| unsafe { &raw mut (*self.queues.get(i)).claimed });
@@ -163,12 +163,12 @@ impl ConnSlot<'_> {
         self.words().sent()
     }
 
-    /// Whose turn it is now.
+    /// The side whose turn it is now, and the number of passed bytes.
     pub(super) fn turn(self) -> Turn {
         self.words().turn()
     }
 
-    /// Takes what the verdict has left. Must be called once in each turn of the event loop, before it ends.
+    /// Takes the state that the verdict has left. The event loop must call it once in each of its turns.
     pub(super) fn take_over(self) -> Taken {
         let mut taken = Taken::default();
         if let Some(index) = field!(self, AtomicU32, queue).swap(0, Ordering::Acquire).checked_sub(1) {
@@ -215,12 +215,12 @@ impl ConnSlot<'_> {
         self.words().turn_ended_with_reply()
     }
 
-    /// Why the kernel gave the connection up; 0 if it did not.
+    /// The reason for which the kernel gave the connection up; 0 if it did not.
     pub(super) fn broken(self) -> u32 {
         field!(self, AtomicU32, broken).load(Ordering::Acquire)
     }
 
-    /// When bytes last arrived, in ns of CLOCK_MONOTONIC; 0 = never.
+    /// Time at which bytes last arrived, in ns of CLOCK_MONOTONIC; 0 = never.
     pub(super) fn last_ns(self) -> u64 {
         field!(self, AtomicU64, last_ns).load(Ordering::Relaxed)
     }

@@ -1,5 +1,5 @@
-//! Whose turn it is on a connection, and how many bytes the verdict has passed: one word, shared with the eBPF
-//! programs. `bpf/layout.h` states the rules.
+//! The side whose turn it is on a connection, and the number of bytes that the verdict has passed. Both are one word,
+//! shared with the eBPF programs. `bpf/layout.h` states the rules.
 
 mod atomics;
 #[cfg(test)]

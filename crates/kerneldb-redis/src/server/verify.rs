@@ -1,11 +1,11 @@
-//! BEDPLATE VERIFY: what can be checked while clients go on.
+//! BEDPLATE VERIFY: the checks that are possible while clients continue.
 //!
-//! One snapshot is read completely; then, with a data directory, a checkpoint is taken, read back and
-//! checked. The invariants that hold only while nothing runs are [`Database::verify`]'s.
+//! It reads one snapshot completely. Then, with a data directory, it takes a checkpoint, reads it back and
+//! checks it. [`Database::verify`] checks the invariants that hold only while nothing runs.
 
 use bedplate_kerneldb::{Database, Error, KEY_MAX, Result, Store, VALUE_MAX, checkpoint};
 
-/// Checks a database in use; says what was found in order.
+/// Checks a database in use; the text reports the checks that succeeded.
 pub(super) fn running(database: &Database, store: Option<&Store>) -> Result<String> {
     let (keys, ts) = snapshot(database)?;
     let memory = format!("sound: {keys} keys at timestamp {ts}");

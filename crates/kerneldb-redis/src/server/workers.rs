@@ -1,16 +1,16 @@
-//! How the kernel schedules the threads that send the kernel's replies.
+//! Sets the scheduling class of the threads that send the kernel's replies.
 //!
 //! A reply leaves through a worker of the processor on which its request arrived. For clients on the same
-//! machine that is the processor of the client, and a worker that wakes interrupts whatever runs there:
-//! with many busy connections that is two context switches per reply. Workers of the batch class wait until
+//! machine that is the processor of the client, and a worker that wakes interrupts the task that runs there.
+//! With many busy connections that is two context switches per reply. Workers of the batch class wait until
 //! the processor is free or the running task's time slice ends, and then send for all connections at once.
 //!
-//! The workers are the whole machine's: others' deferred work waits as well, for a time slice at most. So the
-//! server leaves them alone unless its configuration says otherwise.
+//! The whole machine uses the workers, so other programs' deferred work waits as well, for a time slice at most. The
+//! server therefore leaves the workers alone unless its configuration says otherwise.
 //!
-//! Looking for workers reads a file of every process, so a thread of its own does it. That thread owns what
-//! was changed and puts it back when it ends, in whatever way: told to, or by a panic of its own or of its
-//! owner. Only a process that is killed leaves the workers as they are.
+//! Looking for workers reads a file of every process, so a separate thread does it. That thread keeps the list of
+//! changed workers. It restores their class when it ends, even if it or its owner panics. Only a process that
+//! is killed leaves the workers changed.
 
 use std::collections::HashMap;
 use std::fs;
@@ -21,35 +21,35 @@ use std::time::{Duration, Instant};
 use super::activity::Activity;
 use bedplate_kerneldb::{Error, Result};
 
-/// How often to see whether clients are busy.
+/// Interval at which the thread checks whether clients are busy.
 const TICK: Duration = Duration::from_millis(50);
-/// Kernel workers are born and die by load: how often to look for new ones.
+/// Interval at which the thread looks for new workers, because the kernel starts and ends them by load.
 const LOOK: Duration = Duration::from_secs(2);
 
 const PF_KTHREAD: u64 = 0x0020_0000;
 
-/// While it lives, the machine's per-processor kernel workers are in the scheduler's batch class; dropping
-/// it puts those that it has changed back. Needs CAP_SYS_NICE.
+/// Keeps the machine's per-processor kernel workers in the scheduler's batch class. Dropping it restores the
+/// class of those that it has changed. Needs CAP_SYS_NICE.
 pub struct BatchWorkers {
-    /// Nothing is ever sent: the thread ends when this is dropped.
+    /// Nothing is ever sent. The thread ends when this is dropped.
     alive: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl BatchWorkers {
-    /// Changes the workers that there are, and from now on those that are born.
+    /// Changes the existing workers, and later each new one.
     pub fn new() -> Result<Self> {
         let mut changed = Changed::default();
         changed.look();
         Self::start(LOOK, Some(changed), || true)
     }
 
-    /// Changes workers while clients are busy, and puts them back when they are not.
+    /// Changes workers while clients are busy, and restores them when they are not.
     pub(super) fn while_busy(mut activity: Activity) -> Result<Self> {
         Self::start(TICK, None, move || activity.is_busy())
     }
 
-    /// Changes workers while they are `wanted`, which is asked every so often.
+    /// Changes workers while `wanted` returns true. The thread calls it at the interval `every`.
     fn start(
         every: Duration,
         mut changed: Option<Changed>,
@@ -77,12 +77,12 @@ impl BatchWorkers {
 impl Drop for BatchWorkers {
     fn drop(&mut self) {
         self.alive = None;
-        // If it has panicked, it has put the workers back all the same.
+        // The thread restores the workers even if it panics.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
-/// What was changed: start times by PID, because a PID can be somebody else's later.
+/// The changed workers: start times by PID, because another thread can have the PID later.
 #[derive(Default)]
 struct Changed(HashMap<i32, u64>);
 
@@ -91,7 +91,7 @@ impl Changed {
         let mut now = HashMap::new();
         for (pid, started) in workers() {
             let known = self.0.get(&pid) == Some(&started);
-            // Those of another class (an administrator's choice, or another server's) are left alone.
+            // Workers of another class (an administrator's choice, or another server's) are left alone.
             if known || exchange_class(pid, libc::SCHED_OTHER, libc::SCHED_BATCH) {
                 now.insert(pid, started);
             }
@@ -126,12 +126,12 @@ fn workers() -> impl Iterator<Item = (i32, u64)> {
     })
 }
 
-/// The start time in a line of `/proc/PID/stat`, if the thread is such a worker: `kworker/CPU:ID`, and not
-/// one of high priority (`kworker/CPU:IDH`), unbound (`kworker/uN:ID`) or a rescuer (`kworker/R-…`).
+/// The start time in a line of `/proc/PID/stat`, if the thread is such a worker, `kworker/CPU:ID`. Workers of high
+/// priority (`kworker/CPU:IDH`), unbound ones (`kworker/uN:ID`) and rescuers (`kworker/R-…`) are not.
 fn worker_start(stat: &str) -> Option<u64> {
     let (open, close) = (stat.find('(')?, stat.rfind(')')?);
     let name = stat[open + 1..close].strip_prefix("kworker/")?;
-    // The name is followed by that of the work at hand.
+    // The name of the current work follows the worker's name.
     let name = name.split(['-', '+']).next()?;
     let (cpu, id) = name.split_once(':')?;
     let number = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());

@@ -1,9 +1,9 @@
-//! What the tests on a real kernel share.
+//! Helpers that the tests on a real kernel share.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use bedplate_kerneldb::Config;
 
-/// Whether eBPF programs can be loaded here; says why not, once per test.
+/// Whether eBPF programs can be loaded here; if not, prints the reason, once per test.
 pub fn can_run() -> bool {
     // SAFETY: geteuid has no preconditions.
     if unsafe { libc::geteuid() } != 0 {
@@ -18,7 +18,7 @@ pub fn small() -> Config {
     Config { memory_bytes: 64 << 20, max_sessions: 64, ..Config::default() }
 }
 
-/// Whether the local fast path has what it needs.
+/// Whether cgroup2 is mounted, which the local fast path needs.
 pub fn has_cgroup2() -> bool {
     std::fs::read_to_string("/proc/self/mounts").unwrap().contains(" cgroup2 ")
 }

@@ -26,7 +26,7 @@ pub fn words(line: &str) -> Vec<u8> {
     request(&line.split(' ').map(str::as_bytes).collect::<Vec<_>>())
 }
 
-/// How long a read waits at most.
+/// Longest time for which a read waits.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Client {
@@ -45,7 +45,7 @@ impl Client {
         self.socket.write_all(bytes).unwrap();
     }
 
-    /// Reads exactly what is expected.
+    /// Reads exactly the expected bytes.
     pub fn expect(&mut self, expected: &[u8]) {
         let mut got = vec![0; expected.len()];
         let mut n = 0;
@@ -71,7 +71,7 @@ impl Client {
         self.expect(format!("{reply}\r\n").as_bytes());
     }
 
-    /// Reads until what was read ends like this.
+    /// Reads until the bytes that were read end with `end`.
     pub fn until(&mut self, end: &str) -> String {
         let mut all = Vec::new();
         let mut part = [0; 4096];
@@ -84,7 +84,7 @@ impl Client {
         String::from_utf8(all).unwrap()
     }
 
-    /// Reads so many lines, one byte at a time so that nothing of the next one is taken.
+    /// Reads `n` lines, one byte at a time, so that it takes nothing of the next line.
     pub fn lines(&mut self, n: usize) -> Vec<String> {
         let mut line = |_| {
             let mut line = Vec::new();
@@ -98,7 +98,7 @@ impl Client {
         (0..n).map(&mut line).collect()
     }
 
-    /// Reads so many lines; `None` if the server closes the connection before.
+    /// Reads `n` lines; `None` if the server closes the connection before.
     pub fn try_lines(&mut self, n: usize) -> Option<Vec<String>> {
         let mut lines = Vec::new();
         while lines.len() < n {
@@ -112,7 +112,7 @@ impl Client {
         Some(lines)
     }
 
-    /// Reads so many lines, which must be all that the server sends.
+    /// Reads `n` lines, which must be all that the server sends.
     pub fn many_lines(&mut self, n: usize) -> Vec<String> {
         let mut lines = Vec::with_capacity(n);
         let mut reader = BufReader::with_capacity(64 << 10, &self.socket);

@@ -1,4 +1,4 @@
-//! What the tests of the server share.
+//! Helpers that the tests of the server share.
 #![allow(dead_code, unused_imports, reason = "each test binary uses a part of it")]
 
 pub mod client;
@@ -28,13 +28,13 @@ pub fn config() -> ServerConfig {
     ServerConfig {
         bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         max_clients: 128,
-        // The workers are the whole machine's, and most tests run beside others.
+        // The whole machine uses the workers, and most tests run beside others.
         batch_workers: Batching::Never,
         ..ServerConfig::default()
     }
 }
 
-/// With or without answers of the kernel.
+/// A configuration with or without answers of the kernel.
 pub fn config_with(kernel_path: bool) -> ServerConfig {
     ServerConfig { kernel_path, ..config() }
 }
@@ -95,7 +95,7 @@ impl Running {
     }
 }
 
-/// Waits up to a minute: much longer than anything takes, and not for ever.
+/// Waits up to a minute, which is much longer than any condition needs.
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
@@ -115,7 +115,7 @@ impl Random {
         self.0
     }
 
-    /// Below `n`.
+    /// The next number below `n`.
     pub fn below(&mut self, n: usize) -> usize {
         (self.next() >> 16) as usize % n
     }

@@ -12,7 +12,7 @@ pub struct Pipeline {
     pub marks: Vec<(usize, usize)>,
 }
 
-/// What one client does to keys that no other client uses.
+/// The state of one client's keys, which no other client uses.
 struct Model {
     random: Random,
     prefix: String,
@@ -36,7 +36,7 @@ pub fn pipeline(seed: u64, prefix: &str, bytes: usize) -> Pipeline {
         match model.random.below(20) {
             0 => model.queued_transaction(&mut requests, &mut replies),
             1 => model.transaction(&mut requests, &mut replies),
-            // The kernel answers a run of these alone, so that the turn goes to and fro.
+            // The kernel answers a run of these alone, so that the turn goes back and forth.
             2..=9 => {
                 for _ in 0..model.random.below(60) {
                     let kind = model.random.below(4);

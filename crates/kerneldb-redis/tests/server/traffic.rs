@@ -1,4 +1,4 @@
-//! Traffic that every way of answering has to deal with.
+//! Traffic that every way of answering has to handle.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn conversation() -> Vec<(Vec<u8>, Vec<u8>)> {
     ]
 }
 
-/// A conversation in two packets, split at every byte, and one byte at a time.
+/// Sends a conversation in two packets, split at every byte, and then one byte at a time.
 pub fn split_everywhere(running: &Running) {
     let (input, output): (Vec<_>, Vec<_>) = conversation().into_iter().unzip();
     let (input, output) = (input.concat(), output.concat());
@@ -43,8 +43,8 @@ pub fn split_everywhere(running: &Running) {
     drop(c);
 }
 
-/// Thousands of commands of both kinds from four clients, in chunks that fall anywhere, sometimes waited
-/// for and sometimes not: every reply in its place.
+/// Sends thousands of commands of both kinds from four clients, in chunks that end anywhere. The clients sometimes
+/// wait for the replies. Every reply must be in its place.
 pub fn mixed_pipelines(running: &Running) {
     std::thread::scope(|scope| {
         for thread in 0..4u64 {
@@ -54,7 +54,7 @@ pub fn mixed_pipelines(running: &Running) {
                 let mut values: Vec<Option<Vec<u8>>> = vec![None; 40];
                 for _ in 0..400 {
                     let (mut input, mut output) = (Vec::new(), Vec::new());
-                    // Short batches are the kernel's alone, so the connection goes back and forth.
+                    // The kernel answers short batches alone, so the turn goes back and forth.
                     let kernel_only = random.below(3) == 0;
                     for _ in 0..1 + random.below(30) {
                         let slot = random.below(values.len());

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
  * Committing, for both engines: markers of uncommitted versions, whether writes are allowed, the latch
- * under which commit timestamps are given out, errors.
+ * under which commit timestamps are assigned, errors.
  */
 #ifndef BEDPLATE_ENGINE_COMMIT_H
 #define BEDPLATE_ENGINE_COMMIT_H
 
 #include "maps.h"
 
-/* Single-version mode (paper 6.9): no snapshots; readers that must not be disturbed lock. */
+/* Single-version mode (paper 6.9): there are no snapshots; readers that need a stable view lock. */
 #define SINGLE_VERSION (kdb_config.versions == 1)
 
 #define MARKER_SEQ_MASK ((1ull << KDB_MARKER_SEQ_BITS) - 1)
@@ -19,7 +19,8 @@ static __always_inline __u64 marker_of(const struct kdb_ctx *ctx)
 	return KDB_MARKER | (__u64)ctx->session << KDB_MARKER_SEQ_BITS | (ctx->tx_seq & MARKER_SEQ_MASK);
 }
 
-/* When the transaction behind a marker committed, if it has and the context is still its own; else 0. */
+/* Commit timestamp of the transaction behind a marker, if it has committed and the context is still its
+ * own; else 0. */
 static __always_inline __u64 marker_commit_ts(__u64 marker)
 {
 	__u32 session = (marker & ~KDB_MARKER) >> KDB_MARKER_SEQ_BITS;
@@ -68,7 +69,7 @@ static __always_inline int latch_acquire(struct kdb_state *state)
 	return wait.held;
 }
 
-/* Publishes `ts`; the exchange is a full barrier between it and the look at active snapshots. */
+/* Publishes `ts`; the exchange is a full barrier between it and the read of active snapshots. */
 static __always_inline void latch_publish(struct kdb_state *state, __u64 ts)
 {
 	__sync_lock_test_and_set(&state->clock, ts);

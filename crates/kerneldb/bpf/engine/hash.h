@@ -94,7 +94,7 @@ __noinline __u64 kdb_hash(struct kdb_io *io)
 	return sip_end(&s);
 }
 
-/* Partitions take the top bits, buckets and tags the lower half. */
+/* The top bits choose the partition; the lower half chooses bucket and tag. */
 static __always_inline __u32 kdb_partition_of(__u64 hash)
 {
 	return (__u32)(((hash >> 48) * kdb_config.partitions) >> 16);

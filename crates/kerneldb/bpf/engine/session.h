@@ -25,9 +25,9 @@ static __always_inline __u64 owner_word(const struct kdb_ctx *ctx, __u32 index)
 	return (ctx->session + 1) | (__u64)index << KDB_LOCK_IDX_SHIFT;
 }
 
-/* Whether an operator that ends in this state has had no effect and may be repeated soon, so that the transaction goes on:
- * the log's reader makes room in a full ring, and an operator that holds a latch or a lock for a moment releases it. So every
- * operator reserves its log record before it changes anything but locks. */
+/* Whether an operator that ends in this state has had no effect and may be repeated soon, so that the transaction goes
+ * on. The log's reader makes room in a full ring, and an operator that holds a latch or a lock for a moment releases
+ * it. Every operator therefore reserves its log record before it changes anything but locks. */
 static __always_inline int tx_goes_on(int status)
 {
 	return status == KDB_ERR_WAL_FULL || status == KDB_ERR_BUSY;
@@ -77,7 +77,7 @@ static long ctx_step(__u32 i, struct ctx_wait *wait)
 	return wait->taken;
 }
 
-/* Waits for the reaper, or for an operator that must not be there; 0 if that takes too long. */
+/* Waits for the reaper, or for an operator that should not be running; returns 0 if that takes too long. */
 __noinline int ctx_wait(struct kdb_ctx *ctx)
 {
 	struct ctx_wait wait = { .ctx = ctx };
@@ -88,7 +88,7 @@ __noinline int ctx_wait(struct kdb_ctx *ctx)
 	return wait.taken;
 }
 
-/* An operator begins to use the transaction. */
+/* Takes the context for an operator; returns 0 if that takes too long. */
 static __always_inline int ctx_take(struct kdb_state *state, struct kdb_ctx *ctx)
 {
 	if (!ctx_try(ctx) && !ctx_wait(ctx))
@@ -115,7 +115,7 @@ static __always_inline int tx_enter(struct kdb_state *state, struct kdb_ctx *ctx
 	return status ? tx_leave(ctx, status) : KDB_OK;
 }
 
-/* What a write counts against KDB_TX_BYTES: an upper bound of its log record, which is never too low. */
+/* Bytes that a write counts against KDB_TX_BYTES: an upper bound of the size of its log record. */
 static __always_inline __u32 tx_write_bytes(struct kdb_io *io, int delete)
 {
 	return KDB_TX_WRITE_BYTES + (io->klen & 0xffff) + (delete ? 0 : io->vlen & 0x1ffff);
@@ -168,15 +168,15 @@ __noinline int kdb_begin_ro(struct kdb_ctx *ctx)
 	return tx_leave(ctx, KDB_OK);
 }
 
-/* A snapshot transaction whose snapshot was revoked: it fails, and nothing of it is left registered. */
+/* Fails a snapshot transaction whose snapshot was revoked, and releases its snapshot slot. */
 static __always_inline int tx_too_old(struct kdb_state *state, struct kdb_ctx *ctx)
 {
 	snapshot_release(state, ctx);
 	return tx_fail(state, ctx, KDB_ERR_SNAPSHOT_TOO_OLD);
 }
 
-/* The state in which the reaper takes over what it has seen, or KDB_TX_NONE if there is nothing to reap.
- * `in_use` is the reaper's. The state comes first: the owner writes it last when it begins a transaction. */
+/* Returns the state in which the reaper takes over the transaction, or KDB_TX_NONE if there is nothing to reap. The
+ * reaper holds `in_use`. The state is read first, because the owner writes it last when it begins a transaction. */
 static __always_inline __u32 tx_reapable(struct kdb_ctx *ctx, __u64 tx_seq, __u64 last_ns)
 {
 	__u32 tx_state = READ_ONCE(ctx->state);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
- * Snapshots of read-only transactions (ROMV, paper 4.2) and which versions they need.
+ * Snapshots of read-only transactions (ROMV, paper 4.2) and the versions that they need.
  *
- * Registering: count up `active_snapshots`, claim a slot with the value 1 ("keeps everything"), read the
- * clock, store timestamp + 2. The two atomic steps come before the clock is read, so a writer that saw
- * no active snapshot, or scanned the slots before, had published its commit before the clock was read,
- * and what it pruned was invisible to this snapshot. User space registers by the same protocol.
+ * Registering: a session counts up `active_snapshots`, claims a slot with the value 1 ("keeps everything"), reads
+ * the clock, and stores timestamp + 2. The two atomic steps come before the clock is read. A writer that saw no
+ * active snapshot, or scanned the slots before, had therefore published its commit before the clock was read. The
+ * versions that it pruned were invisible to this snapshot. User space registers by the same protocol.
  *
  * Revoking: a writer that finds no free version slot because of old snapshots changes their slots to
  * KDB_SNAPSHOT_REVOKED by compare-and-swap, and only then prunes. A reader checks after copying a value that its
@@ -52,7 +52,7 @@ static __always_inline int snapshot_register(struct kdb_state *state, struct kdb
 		__sync_fetch_and_add(&state->active_snapshots, -1ull);
 		return KDB_ERR_BUSY;
 	}
-	/* Slots at and above `snapshot_high` are not looked at: raise it before the clock is read. */
+	/* Slots at and above `snapshot_high` are not looked at, so it is raised before the clock is read. */
 	bpf_loop(1 << 16, snapshot_raise_step, &claim, 0);
 	found = claim.found & (KDB_SNAPSHOTS - 1);
 	ctx->snapshot_slot = found;
@@ -63,7 +63,7 @@ static __always_inline int snapshot_register(struct kdb_state *state, struct kdb
 	return KDB_OK;
 }
 
-/* Whether the session's snapshot was revoked before this, so that what it read since is not to be used. */
+/* Whether the session's snapshot was revoked before this call, so that values read since then must not be used. */
 static __always_inline int snapshot_revoked(struct kdb_state *state, struct kdb_ctx *ctx)
 {
 	barrier();
@@ -85,7 +85,7 @@ static __always_inline int snapshot_gives_way(struct kdb_state *state, __u32 s, 
 	return slot > 1 && since < now_ns && now_ns - since > grace;
 }
 
-/* Revokes it, unless its owner has released it meanwhile. */
+/* Revokes the snapshot, unless its owner has released it meanwhile. */
 static __always_inline void snapshot_revoke(struct kdb_state *state, __u32 s, __u64 slot)
 {
 	if (__sync_val_compare_and_swap(&state->snapshots[s & (KDB_SNAPSHOTS - 1)], slot, KDB_SNAPSHOT_REVOKED) == slot)

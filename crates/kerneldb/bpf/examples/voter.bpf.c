@@ -92,7 +92,7 @@ static __always_inline void set_value(struct kdb_io *io, __u64 number)
 	io->vlen = 8;
 }
 
-/* What the procedure answers, kept across tail calls. */
+/* The procedure's result, kept across tail calls. */
 #define RESULT ctx->app[0]
 #define VOTES ctx->app[1]
 #define GIVE_UP(why)                                                                                   \
@@ -140,7 +140,7 @@ KDB_SET(voter_count,
 	},
 	{ GIVE_UP(status); })
 KDB_SET(voter_vote, { KDB_TAIL(STEP_COMMIT); }, { GIVE_UP(status); })
-/* The last continuations are inlined: they only answer. */
+/* The last continuations are inlined: they only return the result. */
 KDB_COMMIT(voter_commit, { return VOTE_OK; }, { GIVE_UP(status); })
 KDB_ROLLBACK(voter_rollback, { return RESULT; })
 

@@ -1,4 +1,4 @@
-//! Waiting until every eBPF program that runs now has ended.
+//! Waiting until every eBPF program that is running at the moment has ended.
 
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd};
@@ -8,18 +8,18 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use super::kernel_error;
 use crate::Result;
 
-/// Waits for the programs that run at the moment.
+/// Waits for the programs that are running at the moment.
 ///
 /// The kernel has a documented side effect for this: replacing a map in an array of maps returns only after an
-/// RCU grace period, so that no program uses the replaced map any more. Unlike `membarrier`, that also works
-/// on a machine with one processor and with `nohz_full`.
+/// RCU grace period. No program uses the replaced map any more then. Unlike `membarrier`, that also works on a
+/// machine with one processor and with `nohz_full`.
 pub(crate) struct GracePeriod {
     outer: MapHandle,
     inner: MapHandle,
 }
 
 impl GracePeriod {
-    /// Creates the two maps that this takes.
+    /// Creates the two maps that the wait needs.
     pub(crate) fn new() -> Result<Self> {
         let create = |kind, name, inner: u32| {
             let opts = libbpf_rs::libbpf_sys::bpf_map_create_opts {

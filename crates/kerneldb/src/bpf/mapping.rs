@@ -32,8 +32,8 @@ pub struct ArrayMapping<T> {
     _element: PhantomData<*mut T>,
 }
 
-// SAFETY: the mapping is plain shared memory; all access goes through raw pointers handed out by
-// `get`, whose users synchronize by the protocols of layout.h.
+// SAFETY: the mapping is plain shared memory. All access goes through raw pointers that `get` returns; their
+// users synchronize by the protocols of layout.h.
 unsafe impl<T> Send for ArrayMapping<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for ArrayMapping<T> {}
@@ -52,7 +52,7 @@ impl<T> ArrayMapping<T> {
         Ok(ArrayMapping { base, bytes, stride, len, _element: PhantomData })
     }
 
-    /// Pointer to element `index`, valid as long as the mapping. The kernel changes what it points to.
+    /// Pointer to element `index`, valid as long as the mapping. The kernel changes the element.
     pub fn get(&self, index: u32) -> *mut T {
         assert!(index < self.len, "array index {index} of {}", self.len);
         // SAFETY: the index is in bounds, so the element lies inside of the mapping.
@@ -108,7 +108,7 @@ impl Reservation {
             match mapped {
                 Ok(base) if base as u64 == at => return Ok(Reservation { base }),
                 // Kernels that do not know the flag treat the address as a hint.
-                // SAFETY: this unmaps what was just mapped.
+                // SAFETY: this unmaps the mapping that was just made.
                 Ok(base) => drop(unsafe { munmap(base, WINDOW as usize) }),
                 Err(rustix::io::Errno::EXIST) => {}
                 Err(e) => {
@@ -171,7 +171,7 @@ impl ArenaMapping {
         unsafe { std::slice::from_raw_parts(self.at::<AtomicU64>(offset), len) }
     }
 
-    /// Bytes at an offset, for data that its protocol guarantees not to change while borrowed.
+    /// Bytes at an offset. The data's protocol guarantees that they do not change while they are borrowed.
     ///
     /// # Safety
     /// Nothing writes to the range for as long as the slice lives.
@@ -192,18 +192,19 @@ impl ArenaMapping {
         self.bytes
     }
 
-    /// Backs `from..to` (page-aligned, not in use yet) with zeroed pages. The kernel side would read zeros from
-    /// pages that are not backed, and lose what it writes to them.
+    /// Backs `from..to` (page-aligned, not in use yet) with zeroed pages. The kernel side reads zeros from
+    /// pages that are not backed, and loses its writes to them.
     pub(crate) fn commit(&self, from: u64, to: u64) {
         let start = self.range(from, (to - from) as usize);
         // SAFETY: the range is inside of the mapping; populating it changes no contents.
         if unsafe { madvise(start.cast(), (to - from) as usize, Advice::LinuxPopulateWrite) }.is_ok() {
             return;
         }
-        // The kernel is too old to populate, or has no memory. In the second case a touch ends the process.
+        // The kernel is too old to populate, or has no memory. In the second case touching a page ends the
+        // process.
         for page in (from..to).step_by(4096) {
-            // SAFETY: in bounds (checked by `at`), and nobody uses the page yet. Volatile, so that the
-            // compiler does not see that nothing needs the result.
+            // SAFETY: in bounds (checked by `at`), and nothing uses the page yet. The write is volatile, so
+            // that the compiler does not remove it.
             unsafe { self.at::<u64>(page).write_volatile(0) };
         }
     }

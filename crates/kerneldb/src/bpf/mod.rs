@@ -16,7 +16,7 @@ pub use program::Program;
 
 use crate::Error;
 
-/// Wraps an error of libbpf with what was attempted.
+/// Wraps an error of libbpf; `what` is the operation that failed.
 pub fn kernel_error(what: impl Into<String>, source: libbpf_rs::Error) -> Error {
     Error::Kernel { what: what.into(), source: Box::new(source) }
 }

@@ -30,7 +30,7 @@ pub(crate) struct ObjectSpec<'a> {
     pub reuse: &'a MapFds,
     /// `max_entries` by map name.
     pub entries: &'a [(&'a str, u32)],
-    /// Sizes of keys and values by map name, where they are not those of the object.
+    /// Sizes of keys and values by map name, where they differ from those in the object.
     pub sizes: &'a [(&'a str, u32, u32)],
     /// Address of the arena's window, when the arena is created by this load.
     pub arena_address: Option<u64>,

@@ -16,8 +16,8 @@ impl Program {
         Program { fd }
     }
 
-    /// Runs a raw tracepoint program once on the current CPU with up to twelve arguments; returns what it
-    /// returned.
+    /// Runs a raw tracepoint program once on the current CPU with up to twelve arguments; returns its
+    /// return value.
     pub fn run(&self, args: &mut [u64]) -> Result<u32> {
         // SAFETY: all-zero is a valid value of this plain C structure.
         let mut opts: libbpf_sys::bpf_test_run_opts = unsafe { std::mem::zeroed() };

@@ -1,4 +1,4 @@
-//! The data directory: who owns it, and which database it holds.
+//! The data directory: its owner, and the identity of its database.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -22,7 +22,7 @@ pub(crate) struct DataDir {
     pub(crate) id: [u8; 16],
     pub(crate) wal: Arc<dyn Dir>,
     pub(crate) checkpoint: Arc<dyn Dir>,
-    /// `None`: a simulated disk, which has one owner by contract.
+    /// `None` for a simulated disk, which has one owner by contract.
     _lock: Option<File>,
 }
 
@@ -41,7 +41,7 @@ impl DataDir {
         Self::open(path, false)
     }
 
-    /// Makes a directory for a new database; there must not be one in it.
+    /// Makes a directory for a new database; the directory must not hold one already.
     pub(crate) fn create(path: &Path) -> Result<DataDir> {
         if path.join("id").exists() {
             let some = io::Error::new(io::ErrorKind::AlreadyExists, "it holds a database");
@@ -53,7 +53,7 @@ impl DataDir {
     fn open(path: &Path, create: bool) -> Result<DataDir> {
         let io = |e| Error::io(format!("opening the data directory {}", path.display()), e);
         if create {
-            // Readable by its owner only: it holds everybody's data.
+            // Only the owner may read the directory, because it holds all clients' data.
             fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io)?;
         }
         let path = path.canonicalize().map_err(io)?;
@@ -114,7 +114,7 @@ fn lock(path: &Path) -> Result<File> {
         };
         return Err(io(io::Error::new(io::ErrorKind::ResourceBusy, owner)));
     }
-    // Only for the message above.
+    // The number is only for the message above.
     let text = format!("{}\n", std::process::id());
     let _ = file.set_len(0).and_then(|()| file.write_all_at(text.as_bytes(), 0));
     Ok(file)
@@ -138,7 +138,7 @@ fn write_id(root: &RealDir, path: &Path, id: &[u8; 16]) -> io::Result<()> {
     file.sync_all()?;
     root.rename("id.tmp", "id")?;
     root.sync()?;
-    // The directory's own entry, should it be new.
+    // The directory's own entry may be new, too.
     match path.parent() {
         Some(parent) => File::open(parent)?.sync_all(),
         None => Ok(()),
@@ -167,7 +167,7 @@ mod tests {
     fn a_lock_that_a_forked_child_holds_for_a_moment_is_waited_for() {
         let dir = tempfile::tempdir().unwrap();
         let first = DataDir::open_or_create(dir.path()).unwrap();
-        // A descriptor of the same open file, as a child has it.
+        // A descriptor of the same open file, such as a child process inherits.
         let inherited = first._lock.as_ref().unwrap().try_clone().unwrap();
         drop(first);
         std::thread::scope(|scope| {

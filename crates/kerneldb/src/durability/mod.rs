@@ -1,4 +1,4 @@
-//! What makes a database survive a restart: the write-ahead log, checkpoints, and recovery from both.
+//! Durability across restarts: the write-ahead log, checkpoints, and recovery from both.
 //!
 //! [`store`] is the database on a data directory and uses all of the others. [`wal`] writes and replays the
 //! log, [`checkpoint`] writes and reads checkpoints, [`recovery`] fills a database from both of them,

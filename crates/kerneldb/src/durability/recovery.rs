@@ -1,9 +1,9 @@
-//! Recovery: newest valid checkpoint, then the log after it.
+//! Recovery: loads the newest valid checkpoint, then replays the log after it.
 //!
 //! Memory is bounded: recovery holds one block of the checkpoint or one frame of the log, and the batches of `fill`.
-//! Recovery passes a damaged checkpoint over and takes an older one. That costs nothing, because the log is kept back
-//! to the oldest checkpoint. If the log does not reach as far as a checkpoint that was passed over, commits would be
-//! missing; that is an error.
+//! Recovery skips a damaged checkpoint and takes an older one. No commit is lost, because the log is kept back to the
+//! oldest checkpoint. If the log does not reach as far as a skipped checkpoint, commits would be missing; that is an
+//! error.
 
 mod fill;
 
@@ -16,15 +16,15 @@ use super::wal::{OpRef, TxnSink, replay};
 use crate::{Error, Result};
 pub(crate) use fill::Filler;
 
-/// How careful recovery is.
+/// Options of recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryOptions {
-    /// Recover what can be recovered although data in the middle is damaged: everything before the
-    /// first damage. Without it that is [`crate::Error::Corrupt`].
+    /// Recover everything before the first damage although data in the middle is damaged. Without this option such
+    /// damage is [`crate::Error::Corrupt`].
     pub force: bool,
 }
 
-/// What recovery did.
+/// Results of recovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryReport {
     /// Checkpoint that was loaded.
@@ -43,20 +43,20 @@ pub struct RecoveryReport {
     pub ops: u64,
     /// Bytes of log read.
     pub log_bytes: u64,
-    /// Bytes cut off the end of the log because the last write was torn.
+    /// Bytes cut off the end of the log because the last write was incomplete.
     pub torn_bytes: u64,
     /// Timestamp of the newest recovered commit.
     pub recovered_ts: u64,
-    /// What was given up under [`RecoveryOptions::force`].
+    /// The data that was given up under [`RecoveryOptions::force`].
     pub damage: Option<String>,
-    /// How long it took.
+    /// Duration of recovery.
     pub took: Duration,
 }
 
-/// How far recovery is.
+/// Progress of recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecoveryProgress {
-    /// What is being read.
+    /// The phase that is running.
     pub phase: RecoveryPhase,
     /// Bytes of the phase read.
     pub done_bytes: u64,
@@ -75,8 +75,8 @@ pub enum RecoveryPhase {
     Log,
 }
 
-/// What recovery fills, one committed transaction after the other: `begin`, its changes, `end`. [`Filler`] is the
-/// real one.
+/// The target of recovery. It receives one committed transaction after the other: `begin`, its changes, `end`.
+/// [`Filler`] is the production implementation.
 pub(crate) trait ReplayTarget {
     /// The changes of a transaction with this commit timestamp follow. The keys of a checkpoint follow as changes of one
     /// transaction each, all with the checkpoint's timestamp.
@@ -89,7 +89,7 @@ pub(crate) trait ReplayTarget {
     fn set_clock(&self, ts: u64) -> Result<()>;
 }
 
-/// Swallows everything: for verification.
+/// Discards everything: for verification.
 pub(crate) struct Nothing;
 
 impl ReplayTarget for Nothing {
@@ -106,12 +106,12 @@ impl ReplayTarget for Nothing {
     }
 }
 
-/// Where to recover from.
+/// The files to recover from.
 pub(crate) struct Sources<'a> {
     pub(crate) database_id: &'a [u8; 16],
     pub(crate) checkpoint: &'a dyn Dir,
     pub(crate) wal: &'a dyn Dir,
-    /// Prepare the directories for a new run (not for verification).
+    /// Whether to prepare the directories for a new run (not for verification).
     pub(crate) repair: bool,
 }
 
@@ -124,8 +124,8 @@ pub(crate) struct Recovered<T> {
     pub(crate) checkpoint: Option<super::checkpoint::CheckpointInfo>,
 }
 
-/// Recovers. `make` makes an empty target; it is called again if a checkpoint turns out to be damaged
-/// when half of it is loaded.
+/// Recovers. `make` makes an empty target. It is called again if a checkpoint turns out to be damaged after a part of
+/// it was loaded.
 pub(crate) fn recover<T: ReplayTarget>(
     sources: &Sources<'_>,
     options: RecoveryOptions,
@@ -138,7 +138,7 @@ pub(crate) fn recover<T: ReplayTarget>(
     let mut passed_over = 0;
     let mut loaded = None;
     if sources.repair {
-        // A checkpoint that was just named must not lose its name in the next crash.
+        // A checkpoint that was just renamed must not lose its name in the next crash.
         sources.checkpoint.sync().map_err(|e| Error::io("syncing the checkpoints' directory", e))?;
     }
     let found = files::list(sources.checkpoint).map_err(|e| Error::io("listing checkpoints", e))?;

@@ -1,8 +1,8 @@
 //! A durable database: [`Database`], log, checkpoints and the data directory that holds them.
 //!
-//! Order of things that makes it durable:
-//! - A checkpoint gets its name when it is synced and the log is durable up to its timestamp (unless the
-//!   log cannot be written: then the checkpoint is what makes its commits durable).
+//! Order of the steps that make it durable:
+//! - A checkpoint gets its name when it is synced and the log is durable up to its timestamp. If the log cannot be
+//!   written, the checkpoint does not wait for it, and alone makes its commits durable.
 //! - The log is cut after that, back to the oldest checkpoint that is kept.
 //! - After recovery the log's end is made durable before anything is appended.
 
@@ -22,19 +22,18 @@ pub use super::transfer::{dump, load, restore, verify_data_dir};
 use super::wal::{Start, Wal, WalConfig, remove_segments};
 use crate::{Config, Database, Durability, Error, Result};
 
-/// Log ring per CPU and partition, if the configuration does not say.
+/// Bytes of a log ring, per CPU and partition, if the configuration has none.
 const RING_BYTES: u32 = 16 << 20;
-/// How long a finished checkpoint waits for the log before it is published anyway.
+/// Longest time that a finished checkpoint waits for the log before it is published anyway.
 const LOG_PATIENCE: Duration = Duration::from_secs(30);
 
-/// How often an online verification that found something is repeated before it is believed.
+/// Number of times that an online verification with a failure is repeated before the failure is reported.
 const VERIFY_AGAIN: usize = 4;
 
-/// How to open a [`Store`].
+/// Configuration of a [`Store`].
 #[derive(Clone, Debug, Default)]
 pub struct StoreConfig {
-    /// The database. `wal_ring_bytes` is overridden with 0 without a log, and with a default if it is
-    /// 0 and there is a log.
+    /// The database. `wal_ring_bytes` is replaced by 0 without a log, and by a default if it is 0 and there is a log.
     pub database: Config,
     /// The log; `None` = no log ([`Durability::Off`]), checkpoints only.
     pub wal: Option<WalConfig>,
@@ -56,7 +55,7 @@ pub struct StoreConfig {
 /// `Send + Sync`; wrap it in an `Arc`. Dropping it stops the threads and flushes the log
 /// ([`Store::close`] without a checkpoint).
 pub struct Store {
-    // Dropped in this order: the threads before what they use, the lock last.
+    // The fields are dropped in this order: the threads before the objects that they use, the lock last.
     checkpointer: Option<Checkpointer>,
     wal: Option<Arc<Wal>>,
     durability: Durability,
@@ -66,7 +65,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens or creates the data directory and recovers what is in it.
+    /// Opens or creates the data directory and recovers its contents.
     pub fn open(
         config: StoreConfig,
         data: &Path,
@@ -75,9 +74,9 @@ impl Store {
         Store::open_with(config, data, progress, &mut |_| ())
     }
 
-    /// The same. Calls `created` with the database before it is filled, for work that needs no data: more programs can be
-    /// loaded on it ([`Database::attach`]), but nobody may run operators. A further call replaces the one before, because
-    /// a checkpoint turned out to be damaged.
+    /// The same. Calls `created` with the database before it is filled, for work that needs no data. More programs can
+    /// be loaded on the database ([`Database::attach`]), but no operators may run. If a checkpoint turns out to be
+    /// damaged, `created` is called again with a new database, which replaces the first.
     pub fn open_with(
         config: StoreConfig,
         data: &Path,
@@ -88,7 +87,7 @@ impl Store {
         Store::open_in(config, DataDir::open_or_create(data)?, progress, created)
     }
 
-    /// Recovers what is in a data directory that is open already.
+    /// Recovers the contents of a data directory that is open already.
     pub(crate) fn open_in(
         config: StoreConfig,
         data: DataDir,
@@ -181,13 +180,13 @@ impl Store {
         self.data.as_ref().map(DataDir::path)
     }
 
-    /// What a commit waits for by default.
+    /// The default condition for which a commit waits.
     pub fn durability(&self) -> Durability {
         self.durability
     }
 
-    /// Waits until every commit up to `ts` is on disk: [`Wal::wait_durable`]; without a log at once
-    /// `Ok(true)`.
+    /// Waits until every commit up to `ts` is on disk: [`Wal::wait_durable`]. Without a log it returns `Ok(true)` at
+    /// once.
     pub fn wait_durable(&self, ts: u64, timeout: Duration) -> Result<bool> {
         self.wal.as_ref().map_or(Ok(true), |wal| wal.wait_durable(ts, timeout))
     }
@@ -204,13 +203,13 @@ impl Store {
         self.checkpointer()?.take()
     }
 
-    /// Asks for a checkpoint in the background (BGSAVE). `Ok(false)` if one was running already (that
-    /// one goes on, no other is queued).
+    /// Requests a checkpoint in the background (BGSAVE). `Ok(false)` if one was running already (that one goes on, no
+    /// other is queued).
     pub fn request_checkpoint(&self) -> Result<bool> {
         Ok(self.checkpointer()?.request())
     }
 
-    /// How checkpoints are doing.
+    /// Status of the checkpoints.
     pub fn checkpoint_status(&self) -> CheckpointStatus {
         self.checkpointer.as_ref().map(Checkpointer::status).unwrap_or_default()
     }
@@ -221,7 +220,7 @@ impl Store {
         let Some(data) = &self.data else { return Ok(RecoveryReport::default()) };
         let mut last = verify_files(data, progress);
         for _ in 0..VERIFY_AGAIN {
-            // Files are written and removed meanwhile, which can look like damage; damage stays.
+            // Files that are written and removed meanwhile can look like damage; real damage stays.
             if last.is_ok() {
                 break;
             }
@@ -231,9 +230,8 @@ impl Store {
         last
     }
 
-    /// Flushes the log and stops the background threads; idempotent. With `final_checkpoint` a
-    /// checkpoint is taken first. The caller has stopped its writers; commits made after it are not
-    /// durable (with a log, they are refused).
+    /// Flushes the log and stops the background threads; idempotent. With `final_checkpoint` it takes a checkpoint
+    /// first. The caller must have stopped its writers: later commits are not durable (with a log, they are refused).
     pub fn close(&self, final_checkpoint: bool) -> Result<()> {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
@@ -273,7 +271,7 @@ fn start_wal(config: WalConfig, start: Start, database: &Arc<Database>) -> Resul
     )
 }
 
-/// What the checkpoint thread does.
+/// The work of the checkpoint thread.
 struct StoreCheckpoint {
     database: Arc<Database>,
     wal: Option<Arc<Wal>>,
@@ -290,8 +288,7 @@ impl CheckpointTask for StoreCheckpoint {
         let failed = self.wait_for_log(info.ts);
         let published = files::publish(&*self.dir, info.ts, self.config.keep);
         let oldest = published.inspect_err(|_| files::discard(&*self.dir))?;
-        // If the log's disk is full, space matters more than being able to do without the newest
-        // checkpoint.
+        // If the log's disk is full, free space is more important than a fallback for a damaged newest checkpoint.
         let needed = if failed { info.ts } else { oldest };
         if let Err(e) = remove_segments(&*self.wal_dir, needed) {
             tracing::warn!(error = %e, "could not remove old log segments");
@@ -309,8 +306,8 @@ impl CheckpointTask for StoreCheckpoint {
 }
 
 impl StoreCheckpoint {
-    /// Waits until the log is durable up to `ts`, so that the log can replace the checkpoint should
-    /// that be damaged. Returns whether the log cannot be written; then there is nothing to wait for.
+    /// Waits until the log is durable up to `ts`, so that the log can replace the checkpoint if that is damaged.
+    /// Returns whether the log cannot be written; it does not wait then.
     fn wait_for_log(&self, ts: u64) -> bool {
         let Some(wal) = &self.wal else { return false };
         let deadline = Instant::now() + LOG_PATIENCE;

@@ -1,7 +1,7 @@
-//! A store on a simulated disk, for tests of what survives a crash.
+//! A store on a simulated disk, for tests of crashes.
 //!
-//! The disk is in memory. A test can hold its fsyncs back, and can look at what a power failure at this moment leaves:
-//! all that was synced, and an arbitrary part of the rest.
+//! The disk is in memory. A test can hold its fsyncs back, and can examine the disk after a power failure at this
+//! moment. It then has all synced bytes, and an arbitrary part of the rest.
 
 use std::sync::Arc;
 
@@ -29,14 +29,15 @@ impl SimulatedDisk {
         Store::open_in(config, data, &mut |_| (), &mut |_| ())
     }
 
-    /// From now on, an fsync of the log does not return (`true`), or does again, held ones included (`false`).
+    /// `true`: from now on, an fsync of the log does not return. `false`: fsyncs return again, including those that
+    /// were held.
     pub fn hold_syncs(&self, hold: bool) {
         self.wal.hold_syncs(hold);
     }
 
     /// The disk after a power failure at this moment; `choose(n)` picks a number below `n`. This disk goes on.
     pub fn crash(&self, choose: &mut dyn FnMut(usize) -> usize) -> SimulatedDisk {
-        // A checkpoint replaces log, so its directory is looked at first.
+        // A checkpoint replaces log, so the crash of its directory comes first.
         let checkpoint = self.checkpoint.crash(choose);
         SimulatedDisk { wal: self.wal.crash(choose), checkpoint }
     }

@@ -12,7 +12,7 @@ use super::recovery::{Nothing, RecoveryOptions, RecoveryProgress, RecoveryReport
 use super::wal::OpRef;
 use crate::{Database, Error, Result, SetOptions};
 
-/// How long a key that is in use is tried again during [`load`].
+/// Longest time for which [`load`] retries a key that is in use.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Writes a consistent image of `database` to `out`, in the format of checkpoint files. Writers are
@@ -23,7 +23,7 @@ pub fn dump(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<CheckpointInfo> {
     let mut source = DatabaseSnapshot::take(database)?;
-    // A dump is a copy for others, not a checkpoint of this database.
+    // A dump is an image for others, not a checkpoint of this database.
     let info = files::stream(&mut source, [0; 16], None, &mut |data| out.write_all(data), &mut |p| {
         progress(p);
         ControlFlow::Continue(())
@@ -32,9 +32,9 @@ pub fn dump(
     Ok(info)
 }
 
-/// Reads a dump or checkpoint file and SETs every key of it in `database` (logged like any write).
-/// Keys that are not in the dump stay as they are. If the input is damaged, what comes before the damage
-/// has been loaded; [`verify`] a file first.
+/// Reads a dump or checkpoint file and SETs every key of it in `database` (logged like any write). Keys
+/// that are not in the dump stay as they are. If the input is damaged, the keys before the damage have
+/// been loaded; [`verify`] a file first.
 pub fn load(
     database: &Database,
     input: &mut dyn Read,
@@ -76,7 +76,7 @@ pub(crate) fn verify_files(
     let sources =
         Sources { database_id: &data.id, checkpoint: &*data.checkpoint, wal: &*data.wal, repair: false };
     let report = recover(&sources, RecoveryOptions::default(), &mut || Ok(Nothing), progress)?.report;
-    // Recovery does with the newest; the older ones are to be good too.
+    // Recovery has checked the newest one; the older ones must be good, too.
     let all = files::list(&*data.checkpoint).map_err(|e| Error::io("listing checkpoints", e))?;
     for ts in all.into_iter().filter(|&ts| ts < report.checkpoint_ts) {
         verify(&data.checkpoint.path(&files::checkpoint_name(ts)), &mut |_| ())?;
@@ -87,8 +87,8 @@ pub(crate) fn verify_files(
     }
 }
 
-/// Makes a new data directory that starts with the contents of a checkpoint or dump file: a database of
-/// its own, with an identity of its own. The directory must not hold a database.
+/// Makes a new data directory that starts with the contents of a checkpoint or dump file. It is a
+/// database of its own, with an identity of its own. The directory must not hold a database.
 pub fn restore(checkpoint: &Path, data: &Path, progress: &mut dyn FnMut(Progress)) -> Result<CheckpointInfo> {
     let source = verify(checkpoint, &mut |_| ())?;
     let data = DataDir::create(data)?;

@@ -1,5 +1,5 @@
-//! What both storage engines have in common: the configuration, and the maps with the engine's global state and the
-//! sessions' contexts.
+//! State that both storage engines have in common: the configuration, and the maps with the engine's global state and
+//! the sessions' contexts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use crate::{
     stats::Stats,
 };
 
-/// What clients must not know.
+/// Secrets that clients must not know.
 #[derive(Clone, Copy)]
 pub(crate) struct Secrets {
     /// Key of the hash of keys.
@@ -26,7 +26,7 @@ pub(crate) struct Secrets {
 }
 
 impl Secrets {
-    /// Secrets that nobody has seen.
+    /// Draws new secrets.
     pub(super) fn draw() -> Result<Secrets> {
         let hash_key = [random::secret_word()?, random::secret_word()?];
         Ok(Secrets { hash_key, log_secret: random::secret_word()? })
@@ -40,10 +40,10 @@ pub(crate) struct Control {
     pub contexts: ArrayMapping<kdb_ctx>,
     pub secrets: Secrets,
     states: ArrayMapping<kdb_state>,
-    /// How long transactions and snapshots may last.
+    /// Limits on the duration of transactions and snapshots.
     pub timeouts: Arc<Timeouts>,
     clock: CoarseClock,
-    /// When contexts were last searched for transactions over a limit; one thread at a time does that.
+    /// Time of the last search for transactions over a limit; one thread at a time searches the contexts.
     reaped_ns: AtomicU64,
 }
 
@@ -73,8 +73,8 @@ impl Control {
         unsafe { &*self.states.get(0).cast::<StateView>() }
     }
 
-    /// Commit timestamp behind a version's marker, 0 = not committed. The caller has to check that the
-    /// version still carries the marker afterwards.
+    /// Commit timestamp behind a version's marker, 0 = not committed. The caller must check afterwards that the version
+    /// still carries the marker.
     pub(crate) fn resolve(&self, marker: u64) -> u64 {
         let session = ((marker & !MARKER) >> KDB_MARKER_SEQ_BITS) as u32;
         let mask = (1u64 << KDB_MARKER_SEQ_BITS) - 1;
@@ -107,7 +107,7 @@ impl Control {
         hash::partition_of(hash, self.config.partitions)
     }
 
-    /// The log's reader holds what is overwritten from now on again.
+    /// From now on the log's reader holds overwritten values again.
     pub(crate) fn end_replay(&self) {
         let durable = self.state().durable_ts.load(Ordering::SeqCst);
         self.state().drained_ts.store(durable, Ordering::SeqCst);
@@ -117,10 +117,10 @@ impl Control {
         }
     }
 
-    /// Adds what recovery has loaded. No operator runs.
+    /// Adds the keys that recovery has loaded. No operator runs.
     pub(crate) fn account_loaded(&self, loaded: Loaded) {
         let stats = self.states.get(0);
-        // SAFETY: in bounds; no operator runs during recovery, so nobody else changes these counters.
+        // SAFETY: in bounds; no operator runs during recovery, so nothing else changes these counters.
         unsafe {
             (*stats).stats[0].live_keys += loaded.keys;
             (*stats).stats[0].value_bytes += loaded.bytes;
@@ -135,8 +135,8 @@ impl Control {
         self.state().scan_grace_ns.store(scan, Ordering::Relaxed);
     }
 
-    /// Advances the clock of the limits and rolls back the transactions that exceed one. `run` runs the program for that in
-    /// a partition. One thread at a time calls this.
+    /// Advances the clock of the limits and rolls back the transactions that exceed one. `run` runs the program that
+    /// rolls back in a partition. One thread at a time calls this.
     pub(super) fn enforce_timeouts(&self, run: &dyn Fn(u32, &mut [u64; 3]) -> Result<u32>) -> Result<()> {
         self.apply_timeouts();
         let now = self.clock.advance(&self.state().coarse_ns);
@@ -147,7 +147,7 @@ impl Control {
         reaper::reap(&self.contexts, now, self.timeouts.transaction_ns(), run)
     }
 
-    /// When a snapshot slot was claimed.
+    /// Time at which a snapshot slot was claimed.
     pub(super) fn snapshot_ns(&self, slot: usize) -> &AtomicU64 {
         // SAFETY: in bounds (the index is checked) and aligned; accessed as whole words only, as long as `self` lives.
         unsafe { AtomicU64::from_ptr(&raw mut (*self.states.get(0)).snapshot_ns[slot]) }

@@ -1,7 +1,8 @@
-//! What the active expiry and the storage engines share: what was read of the keys, and the figures of the thread.
+//! State that the active expiry and the storage engines share: the keys that were read, and the figures of the
+//! thread.
 //!
 //! Lock: `Expiry::gate`, before `housekeeping`. The thread of the active expiry holds it while it reads a piece and
-//! deletes its expired keys. Recovery and verification, which must be alone, hold it or close the gate.
+//! deletes its expired keys. Recovery and verification must run alone, so they hold it or close the gate.
 
 use std::{
     sync::{
@@ -41,10 +42,10 @@ pub struct ExpiryStats {
     pub cpu_time: Duration,
 }
 
-/// What the thread and its database share.
+/// State that the thread and its database share.
 pub(crate) struct Expiry {
     effort: AtomicU32,
-    /// Whether the gate is closed: nothing is deleted until it is opened.
+    /// Whether the gate is closed: no key is deleted until it is opened.
     gate: Mutex<bool>,
     pub deleted: AtomicU64,
     pub stale_ppm: AtomicU64,
@@ -107,7 +108,7 @@ impl Expiry {
     }
 }
 
-/// What was read of one piece.
+/// The result of reading one piece.
 #[derive(Debug)]
 pub(crate) struct Look {
     now_ms: u64,
@@ -132,7 +133,7 @@ impl Look {
         Look { now_ms, seen: Seen::default(), expired: Vec::new() }
     }
 
-    /// Takes note of a key with an expiry; `key` is asked for if it is expired.
+    /// Notes a key with an expiry; `key` is called if it is expired.
     pub(crate) fn add(&mut self, expire_ms: u64, key: impl FnOnce() -> Option<Vec<u8>>) {
         self.seen.expiring += 1;
         if expire_ms > self.now_ms {
@@ -154,7 +155,7 @@ impl Seen {
         self.earliest_ms = [self.earliest_ms, other.earliest_ms].into_iter().flatten().min();
     }
 
-    /// Whether so large a part is expired that the pass is worth more processor time.
+    /// Whether the expired part is so large that the pass is worth more processor time.
     pub(crate) fn is_stale(&self, effort: u32) -> bool {
         let accepted = ACCEPTED_STALE_PERCENT.saturating_sub(u64::from(effort)).max(1);
         self.expired * 100 > self.expiring * accepted
@@ -163,7 +164,8 @@ impl Seen {
 
 /// A position in a pass over the keys of a storage engine.
 pub(crate) trait ExpiryCursor {
-    /// Reads one piece into `look`. Returns whether the pass goes on; after its end the position is the first one.
+    /// Reads one piece into `look`. Returns whether the pass goes on. At the end of a pass the position returns to
+    /// the first piece.
     fn read(&mut self, look: &mut Look) -> Result<bool>;
 }
 

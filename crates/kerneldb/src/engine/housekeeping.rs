@@ -14,25 +14,26 @@ use crate::{Result, limits::RECLAIM_ATTEMPTS};
 
 /// Entries that one call of the collector visits.
 const COLLECT_BUDGET: u64 = 4096;
-/// The background thread reclaims scarce memory this often.
+/// Interval at which the background thread reclaims scarce memory.
 const RECLAIM_PAUSE: Duration = Duration::from_millis(20);
-/// The background thread looks for slabs whose entries were all removed this often, while entries are removed.
+/// Interval at which the background thread looks for slabs whose entries were all removed, while entries are
+/// removed.
 const UNUSED_PAUSE: Duration = Duration::from_millis(500);
 
-/// What background work remembers from one round to the next.
+/// State of background work that is kept between rounds.
 #[derive(Default)]
 pub(crate) struct Housekeeping {
-    /// By partition: what had been freed when there was nothing to reclaim.
+    /// By partition: the value of `freed` when there was nothing to reclaim.
     fruitless: HashMap<u32, u64>,
-    /// Scarce memory was looked for.
+    /// Time of the last search for scarce memory.
     reclaimed_at: Option<Instant>,
-    /// By partition: when unused slabs were looked for, and how many entries had been removed by then.
+    /// By partition: time of the last search for unused slabs, and the number of entries removed by then.
     unused: HashMap<u32, (Instant, u64)>,
 }
 
 impl Housekeeping {
-    /// Whether a background round should look for slabs without entries, after so many entries were removed in all.
-    /// `pending`: some wait for readers to end.
+    /// Whether a background round should look for slabs without entries. `removed`: number of entries removed so
+    /// far. `pending`: some slabs wait for readers to end.
     fn unused_is_due(&mut self, partition: u32, removed: u64, pending: bool) -> bool {
         let (at, before) = self.unused.entry(partition).or_insert((Instant::now(), 0));
         let due = (pending || *before != removed) && at.elapsed() >= UNUSED_PAUSE;
@@ -65,12 +66,12 @@ impl Engine {
             || attempt < RECLAIM_ATTEMPTS && self.make_room(partition)
     }
 
-    /// Forgets that there was nothing to reclaim, because slabs have come that nobody has looked at.
+    /// Forgets that there was nothing to reclaim, because there are new slabs that no search has seen.
     pub(crate) fn look_for_room_again(&self) {
         self.lock_housekeeping().fruitless.clear();
     }
 
-    /// Collects and reclaims what a partition at its limit does not need; whether there was anything.
+    /// Collects and reclaims memory that a partition at its limit does not need; returns whether there was any.
     pub(crate) fn make_room(&self, partition: u32) -> bool {
         let mut housekeeping = self.lock_housekeeping();
         match self.make_room_locked(partition, &mut housekeeping) {
@@ -87,7 +88,7 @@ impl Engine {
         while self.collect(partition)? {}
         let freed = self.freed();
         let seen = housekeeping.fruitless.entry(partition).or_insert(u64::MAX);
-        // Nothing was freed since the last time that there was nothing to reclaim.
+        // Nothing was freed since the last time there was nothing to reclaim.
         if *seen == freed {
             return Ok(self.storage.free_slabs(partition) > 0);
         }
@@ -100,7 +101,7 @@ impl Engine {
         if reclaimed == 0 && !self.storage.is_evacuating(partition) {
             *seen = freed;
         }
-        // Another thread may have reclaimed what this one was waiting for.
+        // Another thread may have reclaimed the memory that this one was waiting for.
         Ok(reclaimed > 0 || freed != before || self.storage.free_slabs(partition) > 0)
     }
 
@@ -119,7 +120,7 @@ impl Engine {
         self.housekeep_locked(&mut self.lock_housekeeping())
     }
 
-    /// Lets the collector of a partition work; returns whether there may be more for it.
+    /// Runs the collector of a partition; returns whether it may have more to do.
     fn collect(&self, partition: u32) -> Result<bool> {
         if !self.storage.has_garbage(partition) && !self.storage.waits_for_log(partition) {
             return Ok(false);
@@ -127,7 +128,7 @@ impl Engine {
         let before = self.counters();
         let visited = self.programs(partition).collect.run(&mut [COLLECT_BUDGET, 0, 0])?;
         let after = self.counters();
-        // What a snapshot holds is queued again: looking at once would not help.
+        // The collector queues entries again that a snapshot holds: visiting them at once would not help.
         let collected = (after.versions_pruned, after.entries_collected)
             != (before.versions_pruned, before.entries_collected);
         Ok(u64::from(visited) == COLLECT_BUDGET && collected

@@ -1,5 +1,5 @@
-//! The consumer of the log rings, and how it passes transactions on: borrowed, so that bytes of a ring need not be
-//! copied first.
+//! The consumer of the log rings. It passes transactions on borrowed, so that bytes of a ring need not be copied
+//! first.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ impl From<OpRef<'_>> for Op {
     }
 }
 
-/// Receives transactions: `begin`, any number of `op`, `end`, and again.
+/// Receives transactions: `begin`, any number of `op`, `end`, then the next one.
 pub trait TxnSink {
     /// A transaction with this commit timestamp follows; it is one above the previous one's.
     fn begin(&mut self, commit_ts: u64);
@@ -65,15 +65,15 @@ impl<'db> LogReader<'db> {
         LogReader { rings }
     }
 
-    /// Waits for the log's notification (hash-map engine, every [`crate::Config::wal_notify_bytes`] bytes) or
-    /// for the given time; returns whether there was one. The arena engine's producers notify nobody.
+    /// Waits for the log's notification (hash-map engine, every [`crate::Config::wal_notify_bytes`] bytes) or for
+    /// the given time; returns whether there was a notification. The arena engine's producers send none.
     pub fn wait(&self, time: Duration) -> bool {
         self.rings.wait(time)
     }
 
-    /// Hands over the transactions that are complete, in timestamp order, until there is none left or
-    /// about `max_bytes` of keys and values were handed over. Ring space is free again when this returns,
-    /// so the callee must keep what it needs. Returns how many there were.
+    /// Hands over complete transactions, in timestamp order, until none is left or about `max_bytes` of keys and
+    /// values were handed over. Ring space is free again when this returns, so the callee must keep the data that it
+    /// needs. Returns the number of transactions.
     pub fn drain(&mut self, max_bytes: usize, f: &mut dyn FnMut(LogTxn)) -> usize {
         struct Collect<'a> {
             txn: LogTxn,
@@ -96,8 +96,8 @@ impl<'db> LogReader<'db> {
 
     /// [`LogReader::drain`] without copies: keys and values are borrowed from the rings.
     pub fn drain_into(&mut self, max_bytes: usize, sink: &mut dyn TxnSink) -> usize {
-        // A large transaction is handed over by the round that reads its end: only a round that has read nothing shows
-        // that nothing is left.
+        // The round that reads the end of a large transaction hands it over, so only a round that has read nothing
+        // shows that nothing is left.
         loop {
             let before = self.rings.read_bytes();
             let count = self.rings.drain(max_bytes, sink);

@@ -1,35 +1,35 @@
-//! How long a write waits at the memory limit for blocks that the log's reader still needs.
+//! Decides how long a write waits at the memory limit for blocks that the log's reader still needs.
 //!
-//! Some memory comes back as soon as the reader is past what was overwritten, so giving up at once would be
-//! wrong. But under a load that goes on there is always something that it needs, so waiting for that to end would
-//! be wrong as well: perhaps nothing of it is of the size that this write wants. What decides is how often
-//! everything that waited at one failed attempt had come back at a later one, and that was not enough either.
+//! Some memory comes back as soon as the reader has passed overwritten values, so giving up at once would be wrong.
+//! Under a continuous load, however, the reader always needs some blocks, perhaps none of them of the size that this
+//! write needs. Waiting until it needs none would therefore be wrong as well. The limit is on rounds. A round ends
+//! when all blocks that waited at one failed attempt have come back at a later attempt that fails, too.
 
 use std::{cell::Cell, sync::atomic::Ordering};
 
 use super::control::StateView;
 
-/// As often: the collector takes what waits in two steps, and others may be quicker to use what comes back.
+/// Number of rounds. The collector frees waiting blocks in two steps, and other writers may take them first.
 const ROUNDS: u32 = 8;
 
-/// What a write that found no memory at the limit can hope for.
+/// The state of the memory for a write that found none at the limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MemoryPressure {
     /// Blocks wait for the log's reader.
     pub(crate) waiting: bool,
-    /// The collector's next run may free some of them: the next attempt may get one.
+    /// The collector's next run may free some of them, so the next attempt may get one.
     pub(crate) ready: bool,
-    /// Timestamp of the newest commit: everything that waits now is of commits up to here.
+    /// Timestamp of the newest commit: all blocks that wait now belong to commits up to here.
     pub(crate) clock: u64,
     /// The reader is done with all commits up to here.
     pub(crate) drained: u64,
 }
 
 impl MemoryPressure {
-    /// Asks with the timestamp that the log's reader has reached whether blocks wait for it, and whether some of them
-    /// are ready.
+    /// Calls `blocks` with the timestamp that the log's reader has reached. It returns whether blocks wait for the
+    /// reader, and whether some of them are ready.
     pub(crate) fn of(state: &StateView, blocks: impl FnOnce(u64) -> (bool, bool)) -> Self {
-        // The clock after the blocks: what waits is of commits up to there.
+        // The clock is read after the blocks, because the waiting blocks belong to commits up to it.
         let drained = state.drained_ts.load(Ordering::SeqCst);
         let (waiting, ready) = blocks(drained);
         MemoryPressure { waiting, ready, drained, clock: state.clock.load(Ordering::SeqCst) }
@@ -44,7 +44,7 @@ pub(crate) struct MemoryWait {
 }
 
 impl MemoryWait {
-    /// After an attempt for which there was no memory: whether another one makes sense.
+    /// Called after an attempt that found no memory; returns whether another one makes sense.
     pub(crate) fn goes_on(&self, seen: MemoryPressure) -> bool {
         if !seen.waiting || self.rounds.get() > ROUNDS {
             self.end();
@@ -58,7 +58,7 @@ impl MemoryWait {
         true
     }
 
-    /// After an attempt that had memory.
+    /// Called after an attempt that found memory.
     pub(crate) fn end(&self) {
         self.rounds.set(0);
     }
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn what_came_back_in_vain_ends_it() {
         let wait = MemoryWait::default();
-        // The reader needs three attempts for what waits at one.
+        // The reader needs three attempts to finish the blocks that wait at one.
         let attempts =
             |wait: &MemoryWait| (0..).take_while(|i| wait.goes_on(seen(10 + i, 10 + i / 3 * 3 - 3))).count();
         let first = attempts(&wait);

@@ -1,14 +1,14 @@
 //! Merging of log records into one sequence of transactions with consecutive commit timestamps.
 //!
-//! Records come ring by ring; a transaction's writes and its commit may be in different rings, and
-//! records of different rings (or of nested contexts on one CPU) may come out of order. What is complete
-//! and in sequence is handed over straight from the rings' memory. Only what has to wait is copied: the
-//! writes of open transactions, and commits whose predecessors are not complete yet.
+//! Records come ring by ring. A transaction's writes and its commit may be in different rings, and records of different
+//! rings (or of nested contexts on one CPU) may come out of order. A complete transaction that is next in sequence is
+//! handed over straight from the rings' memory. Other records are copied: the writes of open transactions, and commits
+//! whose predecessors are not complete yet.
 //!
-//! The copies are bounded. Of an open transaction only the newest write of each key counts, so its copies take at
-//! most twice what its uncommitted versions take in the database, and `REWRITES_BYTES`. Transactions that ended without
-//! a record of it are found by their sessions' contexts. So the copies of all open transactions take less than twice the
-//! database's memory limit. Nothing here waits, so the rings' space always comes back.
+//! The copies are bounded. Of an open transaction's writes only the newest of each key counts. Its copies therefore
+//! take at most twice the memory of its uncommitted versions in the database, and `REWRITES_BYTES`. Transactions that
+//! ended without a record of it are found by their sessions' contexts. So the copies of all open transactions take less
+//! than twice the database's memory limit. The merge never waits, so the rings' space always comes back.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -29,9 +29,9 @@ use crate::{
 /// [`Merge::filled`] if there are none.
 const NONE_FILLED: (u64, u64) = (u64::MAX, 0);
 
-/// Where a record is: partition and offset in its arena.
+/// Position of a record: partition and offset in its arena.
 pub(super) type Place = (u32, u64);
-/// The record at a place that was accepted and not given back yet.
+/// Returns the record at a place that was accepted and not given back yet.
 pub(super) type Records<'a> = &'a dyn Fn(Place) -> Record<'a>;
 
 /// A record, and the value if the record only refers to it.
@@ -54,11 +54,11 @@ enum Change {
     Copied(Op),
 }
 
-/// What is known of a commit timestamp.
+/// State of a commit timestamp.
 enum Slot {
-    /// Not seen yet.
+    /// No record of it was read yet.
     Unknown,
-    /// Not logged.
+    /// The commit is not to be logged.
     Skip,
     Auto(Change),
     Transaction(Vec<Change>),
@@ -71,13 +71,13 @@ struct OpenWrites {
     writes: Vec<(u32, Change)>,
     /// Number of writes seen: those in `writes`, and those that were overwritten.
     seen: u32,
-    /// Bytes that the copies take, and what they took when the overwritten ones were last removed.
+    /// Bytes that the copies take, and that they took when the overwritten ones were last removed.
     bytes: usize,
     bytes_compacted: usize,
 }
 
 impl OpenWrites {
-    /// Copies what is still in the rings. Returns by how many bytes the copies have grown.
+    /// Copies the writes that are still in the rings. Returns by how many bytes the copies have grown.
     fn copy(&mut self, records: Records<'_>) -> isize {
         let before = self.bytes;
         for (_, change) in &mut self.writes {
@@ -135,9 +135,9 @@ pub(super) struct Merge {
     committed: HashMap<TxId, (u64, u32)>,
     /// Number of the newest transaction seen of each session.
     newest: Vec<Option<u64>>,
-    /// Transactions that are over, one way or the other, and may have writes in `open`.
+    /// Transactions that have ended, by commit or roll-back, and may have writes in `open`.
     over: Vec<TxId>,
-    /// The same, and how far the rings have to be read until it is certain which way.
+    /// Transactions taken from `over`, and the ring positions that must be read before their outcome is certain.
     settling: Option<(Vec<u64>, Vec<TxId>)>,
 }
 
@@ -157,7 +157,7 @@ impl Merge {
         }
     }
 
-    /// Timestamp of the newest commit that was handed over, if they were all.
+    /// Timestamp of the newest commit such that all commits up to it were handed over.
     pub(super) fn done_ts(&self) -> u64 {
         self.next_ts - 1
     }
@@ -196,7 +196,7 @@ impl Merge {
         }
     }
 
-    /// A record of a transaction was read: the session's earlier ones are over, perhaps this one is.
+    /// A record of a transaction was read: the session's earlier transactions have ended, and perhaps this one has.
     fn notice(&mut self, id @ (session, number): TxId) {
         let index = session as usize;
         if index >= self.newest.len() {
@@ -217,8 +217,8 @@ impl Merge {
         }
     }
 
-    /// After the rings were read up to `read`; `heads` tells how far there are records now. Forgets what
-    /// was rolled back.
+    /// Called after the rings were read up to `read`; `heads` returns the positions up to which there are records now.
+    /// Forgets the writes of transactions that were rolled back.
     pub(super) fn settle(&mut self, mut read: impl Iterator<Item = u64>, heads: impl FnOnce() -> Vec<u64>) {
         if let Some((until, over)) = &self.settling
             && until.iter().all(|until| read.next().is_some_and(|read| read >= *until))
@@ -250,8 +250,8 @@ impl Merge {
         self.open_bytes
     }
 
-    /// Lets go of writes whose transactions were rolled back without a record of it, as `ended` knows, once there are
-    /// enough of them. `looked_at` is when this last looked for them.
+    /// Drops the writes of transactions that were rolled back without a record of it, as `ended` knows, once there are
+    /// enough of them. `looked_at` is the time of the last search.
     pub(super) fn find_abandoned(&mut self, looked_at: &mut Instant, ended: impl FnMut(TxId) -> bool) {
         if self.open_bytes >= UNCOMMITTED_CHECK_BYTES && looked_at.elapsed() >= ABANDONED_INTERVAL {
             *looked_at = Instant::now();
@@ -259,8 +259,8 @@ impl Merge {
         }
     }
 
-    /// Transactions that have ended without a record of it, as `ended` knows, are over once the rings have been read up
-    /// to where they are now.
+    /// Marks transactions that have ended without a record of it, as `ended` knows. They are over once the rings have
+    /// been read up to their current positions.
     fn abandon(&mut self, mut ended: impl FnMut(TxId) -> bool) {
         let known = |id: &TxId| {
             self.over.contains(id) || self.settling.as_ref().is_some_and(|(_, over)| over.contains(id))
@@ -269,7 +269,7 @@ impl Merge {
         self.over.extend(over);
     }
 
-    /// Whether a transaction can be handed over without reading more.
+    /// Whether a transaction can be handed over without reading more records.
     pub(super) fn is_ready(&self) -> bool {
         !matches!(self.slots.front(), None | Some(Slot::Unknown))
     }
@@ -295,7 +295,7 @@ impl Merge {
         }
     }
 
-    /// Moves a transaction to the sequence once its commit and all of its writes were seen.
+    /// Moves a transaction to the sequence once its commit and all of its writes were read.
     fn finish(&mut self, id: TxId) {
         let Some(&(ts, count)) = self.committed.get(&id) else { return };
         if self.open.get(&id).is_some_and(|open| open.seen == count) {
@@ -307,8 +307,8 @@ impl Merge {
         }
     }
 
-    /// Hands over what is in sequence, until about `max_bytes` of keys and values were; returns how many
-    /// transactions there were.
+    /// Hands over transactions in sequence, up to about `max_bytes` of keys and values; returns the number of
+    /// transactions.
     pub(super) fn emit<'a>(&mut self, max_bytes: usize, bytes: Records<'a>, sink: &mut dyn TxnSink) -> usize {
         let (mut count, mut sum) = (0, 0);
         while sum < max_bytes && self.is_ready() {
@@ -329,9 +329,9 @@ impl Merge {
         count
     }
 
-    /// Copies whatever is still in the rings, so that their space can be given back.
+    /// Copies all records that are still in the rings, so that their space can be given back.
     pub(super) fn copy_rest<'a>(&mut self, bytes: Records<'a>) {
-        // Those before are copied, however long they have to wait.
+        // Slots before those were copied earlier, and may have to wait for long.
         let (from, before) = std::mem::replace(&mut self.filled, NONE_FILLED);
         let index = |ts: u64| ts.saturating_sub(self.next_ts) as usize;
         for slot in self.slots.range_mut(index(from).min(index(before))..index(before)) {

@@ -4,8 +4,8 @@
 //! each other from left to right: `log`, `reaper`, `expiry`, `control`, `memory_wait`, `procedures`, `storage` (the
 //! interface of the storage engines), `merge`, `arena` and `hashmap` (the storage engines), `snapshot`.
 //!
-//! Locks, in order: the gate of `expiry`, `housekeeping`, `free_sessions`, a partition's growth lock; only the first two
-//! are held while a program runs.
+//! Locks, in order: the gate of `expiry`, `housekeeping`, `free_sessions`, a partition's growth lock. Only the first
+//! two are held while a program runs.
 
 mod arena;
 mod control;
@@ -64,7 +64,7 @@ pub(crate) struct Programs {
     object: LoadedObject,
 }
 
-/// Everything that a database is made of.
+/// All parts of a database.
 pub(crate) struct Engine {
     pub control: Control,
     storage: Box<dyn Storage>,
@@ -115,7 +115,7 @@ impl Engine {
         })
     }
 
-    /// How the database was created.
+    /// The configuration with which the database was created.
     pub(crate) fn config(&self) -> &Config {
         &self.control.config
     }
@@ -182,7 +182,7 @@ impl Engine {
         self.storage.committed(partition)
     }
 
-    /// What a write that finds no memory at the limit can hope for.
+    /// The state of the memory for a write that finds none at the limit.
     pub(crate) fn memory_pressure(&self, partition: u32) -> MemoryPressure {
         self.storage.memory_pressure(&self.control, partition)
     }
@@ -223,14 +223,14 @@ impl Engine {
         self.storage.first_arena().expect("the arena engine has one")
     }
 
-    /// What the programs counted.
+    /// The counters of the programs.
     fn counters(&self) -> Stats {
         let mut stats = Stats::default();
         self.control.add_statistics(&mut stats);
         stats
     }
 
-    /// What the memory is used for.
+    /// Use of the memory.
     pub(crate) fn heap_stats(&self) -> HeapStats {
         self.storage.heap_stats()
     }
@@ -262,7 +262,7 @@ impl Engine {
 
     /// Checks every invariant of the memory. No operator runs and no transaction is open meanwhile.
     pub(crate) fn verify(&self) -> Result<Verified> {
-        // The background threads are the only others at work: let them finish, and keep them from starting.
+        // Only the background threads still work: this waits for them to finish, and keeps them from starting.
         let _no_expiry = self.expiry.pause();
         let mut quiet = self.lock_housekeeping();
         while self.housekeep_locked(&mut quiet)? {}

@@ -1,7 +1,7 @@
 //! Rolls back transactions that have exceeded their age or idle limit, whichever side runs their operators.
 //!
-//! This module finds them by their contexts; the program `kdb_call_reap` of every partition in which such a transaction
-//! holds locks rolls it back, provided that it has not gone on meanwhile. One thread at a time does this.
+//! This module finds them by their contexts. In every partition in which such a transaction holds locks, the program
+//! `kdb_call_reap` rolls it back, unless it has gone on meanwhile. One thread at a time does this.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -17,10 +17,10 @@ use crate::{
     limits::CLOCK_STEP_MAX,
 };
 
-/// The clock by which transactions and snapshots age, kept in the shared state: the operators read it for nothing.
+/// The clock by which transactions and snapshots age. It is in the shared state, where operators read it without cost.
 ///
-/// It advances by at most [`CLOCK_STEP_MAX`] at a time. So if this process is stopped for long, transactions that the
-/// kernel went on with meanwhile do not look idle afterwards.
+/// It advances by at most [`CLOCK_STEP_MAX`] at a time. If this process is stopped for long, transactions whose
+/// operators the kernel went on running do therefore not look idle afterwards.
 #[derive(Debug)]
 pub(crate) struct CoarseClock {
     last: Mutex<Instant>,
@@ -32,7 +32,7 @@ impl CoarseClock {
         CoarseClock { last: Mutex::new(Instant::now()) }
     }
 
-    /// Moves the clock on; returns what it is now.
+    /// Advances the clock; returns its new value.
     pub(crate) fn advance(&self, ns: &AtomicU64) -> u64 {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -74,9 +74,9 @@ impl ContextView {
     /// Whether the transaction is to be rolled back, given the limits (age, idleness) in nanoseconds.
     fn is_over(&self, now: u64, (age, idle): (u64, u64)) -> bool {
         match self.state {
-            // The owner has interrupted the reaper: the rest of the locks follows.
+            // The owner has interrupted the reaper: the remaining locks follow.
             KDB_TX_FAILED if self.error == KDB_ERR_TX_TIMED_OUT => self.partitions != 0,
-            // Nothing is held any more.
+            // The transaction holds no locks any more.
             KDB_TX_FAILED if self.partitions == 0 => false,
             KDB_TX_ACTIVE | KDB_TX_READ_ONLY | KDB_TX_FAILED => {
                 now.saturating_sub(self.begin_ns) > age || now.saturating_sub(self.last_ns) > idle
@@ -93,8 +93,8 @@ impl ContextView {
     }
 }
 
-/// Rolls back every transaction that is over a limit (age, idleness, in nanoseconds) at `now`. `run` runs the program of a
-/// partition with arguments.
+/// Rolls back every transaction that is over a limit (age, idleness, in nanoseconds) at `now`. `run` runs the program
+/// of a partition with the given arguments.
 pub(crate) fn reap(
     contexts: &ArrayMapping<kdb_ctx>,
     now: u64,
@@ -110,7 +110,7 @@ pub(crate) fn reap(
         loop {
             let partition = if held == 0 { 0 } else { held.trailing_zeros() };
             let mut args = [u64::from(session), seen.tx_seq, seen.last_ns];
-            // Anything but OK: the owner goes on with it, or has ended it.
+            // Any other status: the owner goes on with the transaction, or has ended it.
             if run(partition, &mut args)? != KDB_OK {
                 break;
             }

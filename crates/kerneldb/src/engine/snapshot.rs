@@ -1,6 +1,6 @@
 //! Registered snapshots of a database.
 //!
-//! Registration follows `bpf/engine/snapshot.h`; the storage engine reads what a registered snapshot sees.
+//! Registration follows `bpf/engine/snapshot.h`. The storage engine reads the versions that a registered snapshot sees.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -11,8 +11,8 @@ use super::{
 use crate::{Error, Result, limits::SNAPSHOTS_MAX};
 
 /// A registered snapshot: a consistent view of all commits up to [`Snapshot::timestamp`]. The arena engine reads it
-/// straight from the mapped arenas, without system calls. Writers are not stopped; versions it needs are kept
-/// until it is dropped. At most [`SNAPSHOTS_MAX`] snapshots and read-only transactions exist at once.
+/// straight from the mapped arenas, without system calls. Writers are not stopped. The versions that the snapshot needs
+/// are kept until it is dropped. At most [`SNAPSHOTS_MAX`] snapshots and read-only transactions exist at once.
 pub struct Snapshot<'db> {
     control: &'db Control,
     storage: &'db dyn Storage,
@@ -48,7 +48,7 @@ impl<'db> Snapshot<'db> {
         self.storage.positions()
     }
 
-    /// A position that may have keys, drawn with a random number. Behind what was ever used there are none.
+    /// A position that may have keys, drawn with a random number. Memory that was never used has no keys.
     pub fn draw_position(&self, random: u64) -> u64 {
         self.storage.draw_position(random)
     }
@@ -56,25 +56,25 @@ impl<'db> Snapshot<'db> {
     /// Calls `f` for every key visible at positions `from..to`, in no particular order. A key keeps its
     /// position as long as it exists. Keys past their expiry that were not collected yet are included.
     ///
-    /// [`Error::SnapshotTooOld`] if the snapshot was revoked ([`Snapshot::check`]). What `f` was given by this call
-    /// is then not to be used: keys and values may have changed while `f` looked at them.
+    /// [`Error::SnapshotTooOld`] if the snapshot was revoked ([`Snapshot::check`]). The caller must then discard the
+    /// items of this call: keys and values may have changed while `f` looked at them.
     pub fn scan(&self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<()> {
         self.check()?;
         self.storage.scan(self.control, self.timestamp, from, to, f);
         self.check()
     }
 
-    /// Whether all that was read so far belongs to the snapshot; [`Error::SnapshotTooOld`] if the snapshot was revoked,
+    /// Whether all items read so far belong to the snapshot. [`Error::SnapshotTooOld`] if the snapshot was revoked,
     /// because it was older than [`crate::Timeouts::scan_grace_ms`] and a writer needed one of its versions.
     pub fn check(&self) -> Result<()> {
-        // What was read before this is valid if the slot is unchanged now: it is changed before a version leaves.
+        // Reads before this are valid if the slot is unchanged now, because the slot changes before a version leaves.
         fence(Ordering::Acquire);
         let value = self.control.state().snapshots[self.slot].load(Ordering::Acquire);
         if value == slot_value(self.timestamp) { Ok(()) } else { Err(Error::SnapshotTooOld) }
     }
 }
 
-/// What a slot holds while a scan at `timestamp` is registered in it.
+/// Value of a slot in which a scan at `timestamp` is registered.
 fn slot_value(timestamp: u64) -> u64 {
     (timestamp + 2) | SNAPSHOT_SCAN
 }

@@ -1,7 +1,7 @@
-//! What a storage engine is: the interface between everything above and the memory that holds the data.
+//! The interface of storage engines: it separates the memory that holds the data from everything above.
 //!
-//! Writing is the business of the operators (`bpf/engine/`), except in recovery, when no operator runs. A storage engine
-//! in user space sizes and grows the memory, reads registered snapshots, consumes the log, and verifies.
+//! The operators write (`bpf/engine/`), except in recovery, when no operator runs. A storage engine in user space sizes
+//! and grows the memory, reads registered snapshots, consumes the log, and verifies.
 
 use std::time::Duration;
 
@@ -27,14 +27,14 @@ pub struct SnapshotItem<'a> {
     pub commit_ts: u64,
 }
 
-/// What a verification counted and found to be in order.
+/// Counts of a successful verification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
     /// Index entries.
     pub entries: u64,
     /// Keys with a value.
     pub keys: u64,
-    /// Versions, the current ones included.
+    /// Versions, including the current ones.
     pub versions: u64,
     /// Bytes in entries and blocks that are in use.
     pub used_bytes: u64,
@@ -44,7 +44,7 @@ pub struct Verified {
     pub longest_chain: u64,
 }
 
-/// How [`crate::Database::dump_hash_maps`] reads.
+/// Method by which [`crate::Database::dump_hash_maps`] reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DumpMethod {
     /// Two system calls an element (next key, lookup): the paper's checkpoint (4.3, 6.6).
@@ -77,7 +77,7 @@ pub(crate) trait Storage: Send + Sync {
     fn grow(&self, partition: u32) -> bool;
 
     /// Makes memory available in a partition that was out of it when `seen` bytes were [committed](Self::committed), at
-    /// the nth attempt of one operation; false if there is no use in another attempt.
+    /// the nth attempt of one operation; false if another attempt is useless.
     fn grow_beyond(&self, partition: u32, seen: u64, attempt: u32) -> bool;
 
     /// Bytes backed by memory in a partition.
@@ -86,7 +86,7 @@ pub(crate) trait Storage: Send + Sync {
     /// Backs `bytes` of each partition's heap with memory now.
     fn prefault(&self, bytes: u64);
 
-    /// What a write that finds no memory at the limit can hope for.
+    /// The state of the memory for a write that finds none at the limit.
     fn memory_pressure(&self, control: &Control, partition: u32) -> MemoryPressure;
 
     /// Whether the collector has something to do in a partition.
@@ -121,17 +121,17 @@ pub(crate) trait Storage: Send + Sync {
         Ok(0)
     }
 
-    /// What the memory is used for.
+    /// Use of the memory.
     fn heap_stats(&self) -> HeapStats {
         HeapStats::default()
     }
 
-    /// A loader for each partition; none for an engine that recovers change by change.
+    /// A loader for each partition; none for an engine that recovers one change after the other.
     fn loaders(&self) -> Vec<Loader<'_>> {
         Vec::new()
     }
 
-    /// Lets a partition grow beyond its limit, into what is reserved for recovery.
+    /// Lets a partition grow beyond its limit, into the reserve for recovery.
     fn open_reserve(&self, _partition: u32) {}
 
     /// Lets no partition grow beyond its limit any more. No operator runs.
@@ -167,8 +167,8 @@ pub(crate) trait Storage: Send + Sync {
         f: &mut dyn FnMut(SnapshotItem<'_>),
     );
 
-    /// A position before the first key, for a pass that looks for expired keys. What is read is a hint: nothing is locked
-    /// and no snapshot is registered, so an entry may change, leave, or serve another key meanwhile.
+    /// A position before the first key, for a pass that looks for expired keys. The results are hints: nothing is
+    /// locked and no snapshot is registered, so an entry may change, leave, or serve another key meanwhile.
     fn expiry_cursor(&self) -> Box<dyn ExpiryCursor + '_>;
 
     /// The consumer's side of the log, of which one exists at a time.
@@ -185,13 +185,13 @@ pub(crate) trait Storage: Send + Sync {
 
 /// The log rings of a database, which one thread at a time consumes.
 pub(crate) trait LogRings: Send + Sync {
-    /// Waits for a notification of the producers or for the given time; returns whether there was one.
+    /// Waits for a notification of the producers or for the given time; returns whether there was a notification.
     fn wait(&self, time: Duration) -> bool;
 
     /// Bytes ever read from the rings.
     fn read_bytes(&self) -> u64;
 
-    /// Reads a piece of each ring and passes the transactions that are complete then to `sink`. Returns how many there
-    /// were: 0 may also mean that a large transaction has been read in part.
+    /// Reads a piece of each ring and passes the transactions that are then complete to `sink`. Returns their number: 0
+    /// may also mean that a large transaction has been read in part.
     fn drain(&mut self, max_bytes: usize, sink: &mut dyn TxnSink) -> usize;
 }

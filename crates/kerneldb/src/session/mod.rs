@@ -1,4 +1,4 @@
-//! Sessions and what runs operators through them.
+//! Sessions, and the types that run operators through them.
 //!
 //! `operators` is the [`Session`], one system call for each operator; [`Trace`] runs many operators in one call,
 //! [`Session::call`] runs a procedure of a library by its name, [`Procedure`] is a program of a user's [`Application`], and [`Replayer`] applies logged transactions.

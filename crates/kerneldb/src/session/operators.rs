@@ -1,4 +1,4 @@
-//! A session: the user-space handle through which operators are run, one `bpf()` call each.
+//! A session: the user-space handle that runs operators, one `bpf()` call each.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use crate::{
 /// Outside of a transaction every operation is its own transaction (auto-commit).
 ///
 /// An error inside of a transaction fails the transaction: it can only be rolled back. Three errors do not
-/// ([`Error::keeps_transaction`]): the operation had no effect, the transaction stays open, and the same call may be
-/// repeated.
+/// ([`Error::keeps_transaction`]). After these the operation had no effect, the transaction stays open, and the same
+/// call may be repeated.
 pub struct Session {
     pub(super) db: Arc<Engine>,
     pub(super) index: u32,
-    /// Not `Sync`, as a session must not be.
+    /// This makes the type not `Sync`, as a session must not be.
     pub(super) memory: MemoryWait,
     /// Calls of procedures without memory, since the last one that had enough.
     pub(super) calls_without_memory: Cell<u32>,
-    /// Newest commit that results revealed since it was last asked for.
+    /// Newest commit that results revealed since the last [`Session::take_observed_ts`].
     pub(super) observed_ts: Cell<u64>,
 }
 
@@ -49,7 +49,7 @@ impl<'a> Io<'a> {
         self.db.ios.get(self.index)
     }
 
-    /// Whether a lack of memory leaves the transaction as it was.
+    /// Sets whether a lack of memory leaves the transaction as it was.
     fn set_repeats(&self, repeats: bool) {
         // SAFETY: the buffer is claimed, and no operator uses it at the moment.
         let flags = unsafe { &mut (*self.ptr()).flags };
@@ -62,7 +62,7 @@ impl<'a> Io<'a> {
             return Err(Error::TooLarge("a key has 1 to 255 bytes"));
         }
         let io = self.ptr();
-        // SAFETY: the buffer is claimed, so nobody else touches it; the key and its padding fit.
+        // SAFETY: the buffer is claimed, so nothing else touches it; the key and its padding fit.
         unsafe {
             (*io).klen = key.len() as u32;
             (*io).flags = 0;
@@ -99,7 +99,7 @@ impl<'a> Io<'a> {
         }
     }
 
-    /// The value that GET left.
+    /// The value that GET read.
     pub(crate) fn result(&self) -> Value {
         let io = self.ptr();
         // SAFETY: the buffer is claimed and the operator is done; the operator keeps vlen in bounds.
@@ -136,7 +136,7 @@ impl Session {
         Ok(Session::with_index(db, index))
     }
 
-    /// The session of an index that nobody else uses.
+    /// The session of an index that no other session uses.
     pub(crate) fn with_index(db: Arc<Engine>, index: u32) -> Self {
         let mut session = Session {
             db,
@@ -211,20 +211,20 @@ impl Session {
                 return Ok(status);
             }
             if !self.db.grow_beyond(partition, committed, attempt) {
-                // The log may be what cannot keep up: unlike the limit, that passes.
+                // Perhaps the log is too slow; unlike the limit, that passes.
                 if self.memory.goes_on(self.db.memory_pressure(partition)) {
                     return Ok(KDB_ERR_MEMORY_IN_LOG);
                 }
-                // Memory may have come back between this attempt and the look at what waits.
+                // Memory may have come back between this attempt and the check for waiting blocks.
                 is_last = true;
             }
         }
         unreachable!("grow_beyond() gives up at the limit, and one attempt is the last")
     }
 
-    /// Notes what the outcome of an operator reveals.
+    /// Notes the commits that the outcome of an operator reveals.
     fn observe(&self, io: &Io<'_>) {
-        // The hash-map engine does not say; nothing that it read is newer than the clock.
+        // The hash-map engine does not report that, but its results are not newer than the clock.
         let newest = match self.db.config().engine {
             EngineKind::HashMap => self.db.state().clock.load(Ordering::Acquire),
             EngineKind::Arena => io.observed_ts(),
@@ -232,11 +232,11 @@ impl Session {
         self.observed_ts.set(self.observed_ts.get().max(newest));
     }
 
-    /// The newest commit, by its timestamp, that results of this session's operations reveal, and forgets it; 0 if
-    /// there is none. Absence and failed conditions reveal commits as well as values do.
+    /// Timestamp of the newest commit that results of this session's operations reveal; 0 if there is none. The session
+    /// then forgets it. Absence and failed conditions reveal commits as well as values do.
     ///
-    /// A crash of the machine can take back a commit until the log has it on disk. A program that must not pass on
-    /// what a crash can take back waits for this timestamp first:
+    /// A crash of the machine can take back a commit until the log has it on disk. A program that must not pass on such
+    /// a commit waits for this timestamp first:
     ///
     /// ```no_run
     /// # fn example(store: &bedplate_kerneldb::Store) -> bedplate_kerneldb::Result<()> {
@@ -261,8 +261,8 @@ impl Session {
         check(self.run_plain(KDB_OP_BEGIN, 0)?)
     }
 
-    /// Starts a read-only transaction on a snapshot: it never blocks, aborts or locks (in single-version
-    /// mode it locks what it reads). [`Error::Busy`] when 1024 snapshots are active.
+    /// Starts a read-only transaction on a snapshot. It never blocks, aborts or locks (in single-version mode it locks
+    /// the keys that it reads). [`Error::Busy`] when 1024 snapshots are active.
     pub fn begin_read_only(&mut self) -> Result<()> {
         check(self.run_plain(KDB_OP_BEGIN_RO, 0)?)
     }
@@ -282,7 +282,7 @@ impl Session {
         self.state() == KDB_TX_FAILED
     }
 
-    /// Why the open transaction can only be rolled back: [`Error::TimedOut`], else [`Error::Aborted`].
+    /// The reason why the open transaction can only be rolled back: [`Error::TimedOut`], else [`Error::Aborted`].
     pub fn failure(&self) -> Error {
         // SAFETY: in bounds; written before the state that the caller has seen.
         match unsafe { (&raw const (*self.ctx()).error).read_volatile() } {
@@ -376,9 +376,9 @@ impl Session {
         self.write(self.pick(KDB_OP_CAS_AUTO, KDB_OP_CAS), key, &io)
     }
 
-    /// Commits; returns the commit timestamp (0 if nothing was written or the transaction was
-    /// read-only). After an error that [keeps the transaction](Error::keeps_transaction) the caller may commit again or
-    /// roll back; after any other error the transaction has been rolled back.
+    /// Commits; returns the commit timestamp (0 if nothing was written or the transaction was read-only). After an
+    /// error that [keeps the transaction](Error::keeps_transaction) the caller may commit again or roll back. After any
+    /// other error the transaction has been rolled back.
     pub fn commit(&mut self) -> Result<u64> {
         if self.state() == KDB_TX_READ_ONLY {
             self.end(KDB_OP_COMMIT_RO)?;
@@ -403,7 +403,7 @@ impl Session {
 
     /// Rolls back; a no-op without a transaction.
     pub fn rollback(&mut self) -> Result<()> {
-        // The reaper may be at it, for microseconds.
+        // The reaper may hold the context, for microseconds.
         while self.run_plain(KDB_OP_ROLLBACK, self.home())? == KDB_ERR_BUSY {
             std::thread::yield_now();
         }
@@ -417,7 +417,7 @@ impl Session {
         if held == 0 { 0 } else { held.trailing_zeros() }
     }
 
-    /// Lets the other partitions release their locks.
+    /// Makes the other partitions release their locks.
     fn finish(&self) -> Result<()> {
         while matches!(self.state(), KDB_TX_COMMITTED | KDB_TX_ROLLING_BACK) {
             check(self.run_plain(KDB_OP_RELEASE, self.home())?)?;
@@ -449,7 +449,7 @@ impl Session {
         loop {
             match self.run_keyed(code, key, &io)? {
                 KDB_OK | KDB_NOT_FOUND | KDB_MISMATCH => return Ok(()),
-                // Only the collector is there beside us, for a moment.
+                // Only the collector runs besides this session, for a moment.
                 KDB_ERR_CONFLICT => std::thread::yield_now(),
                 status => return Err(error(status)),
             }
@@ -461,7 +461,7 @@ impl Drop for Session {
     fn drop(&mut self) {
         match self.rollback() {
             Ok(()) => self.db.release_session(self.index),
-            // Its locks are still held: the index must not serve anybody else.
+            // The session still holds its locks, so the index must not serve another session.
             Err(e) => tracing::error!("session {} could not be rolled back: {e}", self.index),
         }
     }

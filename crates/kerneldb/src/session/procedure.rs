@@ -1,8 +1,8 @@
 //! Procedures: eBPF programs of an application that run operators inside the kernel (paper 5.2).
 //!
 //! A procedure is a C file that includes `<bedplate/kdb.h>`, compiled to an object of its own. It is
-//! loaded beside the database's programs and shares their maps, so it may come and go while the data
-//! stays. Its entry is a raw tracepoint program with two arguments: the index of its session in
+//! loaded beside the database's programs and shares their maps, so it can be loaded and unloaded while
+//! the data stays. Its entry is a raw tracepoint program with two arguments: the index of its session in
 //! `kdb_contexts` and the index of its I/O buffer in `kdb_ios`. A procedure takes a byte string and
 //! returns one: both are in the buffer's `val`, with `vlen` bytes.
 
@@ -28,8 +28,9 @@ impl Procedure {
         Procedure { db, program }
     }
 
-    /// Runs a raw tracepoint program for a session on the current CPU. It gets the session's index, the
-    /// index of an I/O buffer, and up to [`PROCEDURE_ARGUMENTS_MAX`] arguments; returns what it returned.
+    /// Runs a raw tracepoint program for a session on the current CPU. Its arguments are the session's
+    /// index, the index of an I/O buffer, and up to [`PROCEDURE_ARGUMENTS_MAX`] further ones. Returns the
+    /// program's return value.
     pub fn run(&self, session: &mut Session, arguments: &[u64]) -> Result<u32> {
         if !session.belongs_to(&self.db) {
             return Err(Error::State);
@@ -47,7 +48,7 @@ impl Procedure {
         self.program.run(&mut args[..2 + arguments.len()])
     }
 
-    /// Calls the procedure with `input` as its byte string and returns the byte string that it left.
+    /// Calls the procedure with `input` as its byte string and returns its result.
     ///
     /// The session must belong to the same database and have no transaction open ([`Error::State`]); a
     /// transaction that the procedure leaves open stays open. An enum kdb_status that the program returns

@@ -1,4 +1,4 @@
-//! Applies logged transactions to a database that nobody else writes to yet.
+//! Applies logged transactions to a database that no other session writes to yet.
 
 use std::collections::HashSet;
 

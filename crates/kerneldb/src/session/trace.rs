@@ -33,7 +33,7 @@ pub struct Trace {
     longest: usize,
 }
 
-/// What a run of a trace did.
+/// The results of a run of a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TraceOutcome {
     /// GETs that found their key.
@@ -60,7 +60,7 @@ impl Trace {
         self.program.traces.get(self.index)
     }
 
-    /// Forgets the operations.
+    /// Removes the operations.
     pub fn clear(&mut self) {
         self.len = 0;
         self.longest = 0;

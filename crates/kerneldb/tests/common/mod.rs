@@ -1,9 +1,9 @@
-//! What the tests on a real kernel share.
+//! Functions that the tests on a real kernel share.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use bedplate_kerneldb::{Config, Database, EngineKind};
 
-/// Whether eBPF programs can be loaded here; says why not, once per test.
+/// Whether eBPF programs can be loaded here; if not, prints the reason once per test.
 pub fn can_run() -> bool {
     // SAFETY: geteuid has no preconditions.
     if unsafe { libc::geteuid() } != 0 {
@@ -13,7 +13,7 @@ pub fn can_run() -> bool {
     true
 }
 
-/// Whether this kernel is one that the arena engine is for; the hash-map engine runs on older ones, too.
+/// Whether this kernel supports the arena engine; the hash-map engine runs on older kernels, too.
 pub fn has_arenas() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(['.', '-']).map_while(|part| part.trim().parse::<u32>().ok());
@@ -34,7 +34,7 @@ pub fn hash_maps() -> Config {
     Config { engine: EngineKind::HashMap, ..small() }
 }
 
-/// Configurations in which every operator has to behave the same: those that this kernel is for.
+/// Configurations that this kernel supports. Every operator has to behave the same on all of them.
 pub fn variants() -> Vec<(&'static str, Database)> {
     [
         ("default", small()),

@@ -1,4 +1,4 @@
-//! Real file systems that run full.
+//! Real file systems that become full.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use bedplate_kerneldb::{Durability, Error, SetOptions, Store, Written};
 
 use super::super::{LONG, config, contents, open, set};
 
-/// Makes `child` write, and says where.
+/// Makes `child` write, and names its directory.
 const CHILD: &str = "KERNELDB_TEST_FULL_DISK_DATA";
 
-/// A small file system of its own; gone when dropped.
+/// A small file system of its own, which is unmounted when dropped.
 struct Mounted {
     at: PathBuf,
     _temp: tempfile::TempDir,
@@ -58,7 +58,7 @@ fn on_each_disk(test: impl Fn(&Path)) {
     for disk in [Mounted::tmpfs("6m"), Mounted::ext4(12 << 20)] {
         match disk {
             Ok(disk) => test(&disk.at),
-            // Without the right to mount (a container, say) there is no small disk to fill.
+            // Without the right to mount (in a container, for example) there is no small disk to fill.
             Err(e) => eprintln!("skipped: {e}"),
         }
     }
@@ -68,7 +68,8 @@ fn value(i: u32) -> Vec<u8> {
     vec![i as u8; 10_000]
 }
 
-/// Writes keys 0, 1, … with sync durability until the log cannot be written; how many are acknowledged.
+/// Writes keys 0, 1, … with sync durability until the log cannot be written; returns how many are
+/// acknowledged.
 fn write_until_full(store: &Store, mut acknowledge: impl FnMut(u32)) -> u32 {
     let mut session = store.database().session().unwrap();
     let mut acknowledged = 0u32;
@@ -82,7 +83,7 @@ fn write_until_full(store: &Store, mut acknowledge: impl FnMut(u32)) -> u32 {
                         acknowledged += 1;
                         acknowledge(acknowledged);
                     }
-                    // Slow, but not an end.
+                    // The write is slow, but the loop goes on.
                     Ok(false) => {}
                     Err(Error::WalFailed) => return acknowledged,
                     Err(e) => panic!("{e}"),
@@ -96,14 +97,14 @@ fn write_until_full(store: &Store, mut acknowledge: impl FnMut(u32)) -> u32 {
     }
 }
 
-/// The process that is killed on a full disk, while its log writer tries again and again.
+/// The process that is killed on a full disk, while its log writer keeps trying.
 #[test]
 fn child() {
     let Ok(data) = std::env::var(CHILD) else { return };
     let (store, _) = open(config(Durability::Sync), Path::new(&data));
     let say = |line: String| {
         let mut out = std::io::stdout().lock();
-        // Fails, and so ends this process, when nobody listens any more.
+        // Fails, and so ends this process, when the reader has gone.
         writeln!(out, "{line}").unwrap();
         out.flush().unwrap();
     };
@@ -133,7 +134,7 @@ fn a_crash_on_a_full_disk_loses_nothing_acknowledged() {
                     Some(("acknowledged", n)) => acknowledged = acknowledged.max(n.parse().unwrap()),
                     _ if line == "full" => {
                         full = true;
-                        // Anywhere in the rounds of the log writer's attempts.
+                        // The kill comes at any point of the log writer's attempts.
                         std::thread::sleep(Duration::from_micros(7919 * (round + 1)));
                         child.kill().unwrap();
                         break;
@@ -158,7 +159,7 @@ fn a_crash_on_a_full_disk_loses_nothing_acknowledged() {
 #[test]
 fn a_full_disk_stops_writes_and_loses_nothing_acknowledged() {
     on_each_disk(|at| {
-        // Room that can be made later.
+        // Space that can be freed later.
         std::fs::write(at.join("ballast"), vec![1; 2 << 20]).unwrap();
         let data = at.join("data");
         let (store, _) = open(config(Durability::Sync), &data);
@@ -171,12 +172,12 @@ fn a_full_disk_stops_writes_and_loses_nothing_acknowledged() {
             assert!(failed.elapsed() < LONG);
             std::thread::sleep(Duration::from_millis(1));
         }
-        // Writes are refused, reads are answered.
+        // Writes are refused; reads are served.
         let refused = session.set(b"refused", b"", SetOptions::default());
         assert!(matches!(refused, Err(Error::WalFailed)), "{refused:?}");
         assert_eq!(session.get(&0u32.to_le_bytes()).unwrap().unwrap().data, value(0));
         assert!(session.get(b"refused").unwrap().is_none());
-        // With room again it goes on by itself.
+        // With free space it goes on by itself.
         std::fs::remove_file(at.join("ballast")).unwrap();
         let started = Instant::now();
         while wal.failed() {
@@ -209,7 +210,7 @@ fn a_checkpoint_that_does_not_fit_leaves_the_old_one() {
         let ts = store.database().clock();
         assert!(store.wait_durable(ts, LONG).unwrap());
         let good = store.checkpoint().unwrap();
-        // Fill what is left, but for a little.
+        // Fill the rest of the disk, except for a little.
         let mut ballast = Vec::new();
         for (i, size) in [1 << 20, 1 << 18, 1 << 16].into_iter().enumerate() {
             let mut n = 0;
@@ -256,7 +257,7 @@ fn a_restart_on_a_full_disk_can_read() {
         }
         drop(session);
         drop(store);
-        // Not a byte is left.
+        // The disk has no free byte.
         let mut full = std::fs::File::create(at.join("ballast")).unwrap();
         while std::io::Write::write_all(&mut full, &[1; 4096]).is_ok() {}
         while std::io::Write::write_all(&mut full, &[1]).is_ok() {}

@@ -12,7 +12,7 @@ use super::super::{LONG, config, open, set};
 const CHILD: &str = "KERNELDB_TEST_CHILD_DATA";
 const WRITERS: u64 = 3;
 
-/// The process that is killed: writers that print what is acknowledged, and checkpoints all the time.
+/// The process that is killed: writers that print acknowledged commits, and checkpoints all the time.
 /// Writer w counts up in key "w", and in every second step in two keys in one transaction.
 #[test]
 fn child() {
@@ -72,11 +72,12 @@ fn killed_at_random_moments() {
         for line in lines.map_while(|l| l.ok()) {
             let Some((_, ack)) = line.split_once("acknowledged ") else { continue };
             let (w, count) = ack.split_once(' ').unwrap();
-            // The last line may be cut off by the kill; it is shorter then, and counts less.
+            // The kill may cut off the last line, which then shows a smaller count.
             let Ok(count) = count.parse::<u64>() else { continue };
             let slot = &mut acknowledged[w.parse::<usize>().unwrap()];
             *slot = count.max(*slot);
-            // From the first acknowledgement on, after a time that differs from round to round.
+            // The kill comes after the first acknowledgement, after a time that differs from round to
+            // round.
             killer.get_or_insert_with(|| {
                 std::thread::spawn(move || {
                     std::thread::sleep(Duration::from_micros(round * 7919 % 60_000));
@@ -99,7 +100,7 @@ fn killed_at_random_moments() {
             };
             let (count, twin) = (count("count"), count("twin"));
             assert!(count >= acknowledged, "round {round}: {count} of {acknowledged}, {report:?}");
-            // Never half a transaction.
+            // A transaction is never recovered in part.
             assert_eq!(twin, count / 2 * 2, "round {round}: {report:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! Opening, closing, checkpointing, moving.
+//! Opening, closing, checkpointing and moving a database.
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use bedplate_kerneldb::{Config, Database, Durability, Error, SetOptions, Store, 
 
 use super::super::{LONG, config, contents, open, set};
 
-/// Some of everything: overwritten, deleted, expiring, large, empty, in transactions, rolled back.
+/// Writes keys of all kinds: overwritten, deleted, expiring, large, empty, in transactions, rolled
+/// back.
 fn fill(database: &Database, round: u8) {
     let mut session = database.session().unwrap();
     for i in 0..300u32 {
@@ -51,7 +52,7 @@ fn what_was_committed_is_there_after_a_restart() {
         assert_eq!(contents(store.database()), before);
         assert_eq!(store.database().clock(), clock);
         assert_eq!(store.database().len(), before.len() as u64);
-        // And on from there, twice, the second time without closing.
+        // The store goes on from there, twice, the second time without closing.
         fill(store.database(), 2);
         let before = contents(store.database());
         drop(store);
@@ -87,11 +88,11 @@ fn checkpoint_and_log_together_are_the_database() {
     let (store, report) = open(config.clone(), temp.path());
     assert_eq!(contents(store.database()), before);
     assert!(report.txns > 0 && report.txns < 600, "{report:?}");
-    // Four rounds of segments were written, the log of about two is kept.
+    // Four rounds of segments were written; the log of about two is kept.
     assert!(segments < 12, "{segments}");
     drop(store);
 
-    // Without the newest checkpoint the one before does, as the log reaches back to it.
+    // Without the newest checkpoint the previous one suffices, because the log reaches back to it.
     let newest = report.checkpoint.unwrap();
     let mut bytes = std::fs::read(&newest).unwrap();
     let middle = bytes.len() / 2;
@@ -132,7 +133,7 @@ fn checkpoints_come_by_themselves() {
         assert!(started.elapsed() < LONG);
         std::thread::sleep(Duration::from_millis(20));
     }
-    // Not again while nothing changes.
+    // No further checkpoint is taken while nothing changes.
     std::thread::sleep(Duration::from_millis(2500));
     assert!(store.checkpoint_status().completed <= 2);
 }
@@ -233,7 +234,7 @@ fn threads_of_a_store_take_no_signals() {
     let temp = tempfile::tempdir().unwrap();
     let (store, _) = open(config(Durability::Async), temp.path());
     store.checkpoint().unwrap();
-    // They delete expired keys, housekeep, drain and flush the log, and take checkpoints.
+    // The threads delete expired keys, housekeep, drain and flush the log, and take checkpoints.
     let (threads, signals) = bedplate_threads::deliverable(5, |name| name.starts_with("kdb-")).unwrap();
     assert!(threads >= 5, "{threads}");
     assert_eq!(signals, 0);

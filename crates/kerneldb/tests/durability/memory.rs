@@ -7,12 +7,12 @@ use bedplate_kerneldb::{Durability, Error, SetOptions};
 
 use super::super::{LONG, config, open, set};
 
-/// Keys whose memory is free for overwriting others: less than a slab of 64 KiB, so that it stays in slabs of
-/// values of this size.
+/// Keys whose memory is free for overwriting others. They take less than a slab of 64 KiB, so that the memory
+/// stays in slabs of values of this size.
 const SPARE: u32 = 12;
 
-/// A write that does not fit is told so, although another client goes on overwriting, so that there is always
-/// something that the log's writer has not read. That client, whose memory does come back, is never told so.
+/// A write that does not fit gets an error, although another client goes on overwriting, so that the log's
+/// writer always has something to read. That client, whose memory does come back, never gets the error.
 #[test]
 fn full_is_full_however_much_is_overwritten() {
     let data = tempfile::tempdir().unwrap();
@@ -30,7 +30,7 @@ fn full_is_full_however_much_is_overwritten() {
     for key in 0..SPARE {
         session.delete(&key.to_le_bytes()).unwrap();
     }
-    // Until what was deleted is collected, and so can be had again.
+    // Wait until deleted memory is collected, and so available again.
     let started = Instant::now();
     while set(&mut session, &SPARE.to_le_bytes(), &value).is_err() {
         assert!(started.elapsed() < LONG, "deleted keys' memory does not come back");

@@ -34,7 +34,8 @@ fn every_key_has_its_last_change_after_a_restart() {
                         match i % 11 {
                             0 => drop(session.delete(key.as_bytes())),
                             1 => {
-                                // The log ring may be full. What is rolled back has changed nothing.
+                                // The log ring may be full. A transaction that is rolled back has changed
+                                // nothing.
                                 if rewrite(&mut session, key.as_bytes(), &i.to_le_bytes()).is_err() {
                                     session.rollback().unwrap();
                                 }
@@ -50,7 +51,7 @@ fn every_key_has_its_last_change_after_a_restart() {
         let (before, clock) = (contents(store.database()), store.database().clock());
         assert!(before.len() > 1000);
         drop(store);
-        // From the log, then from a checkpoint.
+        // Recover from the log, then from a checkpoint.
         for from_checkpoint in [false, true] {
             let (store, report) = open(config.clone(), temp.path());
             assert_eq!((report.recovered_ts, report.checkpoint.is_some()), (clock, from_checkpoint));
@@ -67,7 +68,7 @@ fn a_database_that_does_not_fit_is_an_error_and_stays_as_it_is() {
     let big = config(Durability::Async);
     let (store, _) = open(big.clone(), temp.path());
     let mut session = store.database().session().unwrap();
-    // More than the limit and what recovery may take beyond it.
+    // The keys take more than the limit and the reserve of recovery.
     for i in 0..900u32 {
         set(&mut session, &i.to_le_bytes(), &vec![i as u8; 60_000]).unwrap();
     }

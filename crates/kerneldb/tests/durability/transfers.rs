@@ -1,4 +1,4 @@
-//! Checkpoints and logs of a database that is being written: money moves between accounts, and its sum
+//! Checkpoints and logs of a database that is being written. Money moves between accounts, and its sum
 //! is the same in every image.
 
 use std::collections::BTreeMap;
@@ -87,7 +87,8 @@ fn every_checkpoint_is_consistent() {
             }
             let mut last = 0;
             for i in 0..5 {
-                // Machines are busy, memory is slow the first time: wait for progress, not for time.
+                // The machine may be busy, and memory is slow the first time, so wait for progress,
+                // not for time.
                 let (before, started) = (done.load(Ordering::Relaxed), Instant::now());
                 while done.load(Ordering::Relaxed) < before + 50 {
                     assert!(started.elapsed() < LONG, "writers are stuck: {:?}", errors.lock().unwrap());

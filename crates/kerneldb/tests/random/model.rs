@@ -1,7 +1,8 @@
-//! What a database with transactions has to do, in plain maps: strict two-phase locking, snapshots, expiry.
+//! The required behaviour of a database with transactions, in plain maps: strict two-phase locking,
+//! snapshots, expiry.
 //!
-//! Keys are numbers here. The model does not know when an operator has to fail; it knows what an operator
-//! that succeeded must have found, and whether there was a reason to fail.
+//! Keys are numbers here. The model does not know when an operator has to fail. It knows the result that a
+//! successful operator must have, and whether there was a reason to fail.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -13,7 +14,7 @@ pub struct Val {
     pub expire_at_ms: Option<u64>,
 }
 
-/// Bytes that all values are pieces of.
+/// Bytes of which all values are pieces.
 pub struct Bytes(Vec<u8>);
 
 pub const LONGEST: usize = 65_536;
@@ -38,7 +39,7 @@ impl Bytes {
     }
 }
 
-/// Whether a key exists at a time: with expiry that is not always known.
+/// Whether a key exists at a time, which is not always known for keys with an expiry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
     Absent,
@@ -47,9 +48,9 @@ pub enum Seen {
     Unsure,
 }
 
-/// Clocks of kernel and user space differ by less.
+/// Upper bound of the difference between the clocks of kernel and user space.
 const MARGIN_MS: u64 = 200;
-/// What expires later than this does not expire while a test runs.
+/// Values that expire later than this do not expire while a test runs.
 const NEVER_MS: u64 = 1 << 32;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +58,7 @@ pub enum State {
     Idle,
     /// Keys written so far.
     Writing(BTreeMap<usize, Option<Val>>),
-    /// What it sees: everything up to this commit.
+    /// The snapshot: everything up to this commit.
     Reading(u64),
 }
 
@@ -98,7 +99,8 @@ impl Model {
         }
     }
 
-    /// What a session sees of a key. The number is the database's commit timestamp, 0 = its own write.
+    /// The value of a key that a session sees. The number is the database's commit timestamp, 0 = its own
+    /// write.
     pub fn read(&self, session: usize, key: usize, now_ms: u64) -> Seen {
         let until = match &self.sessions[session] {
             State::Writing(own) if own.contains_key(&key) => {
@@ -148,7 +150,7 @@ impl Model {
         self.sessions.iter().filter(|state| matches!(state, State::Reading(_))).count()
     }
 
-    /// A transaction's write, or that of an operation of its own, which commits at once as `ts`.
+    /// The write of a transaction, or of a single operation, which commits at once as `ts`.
     pub fn write(&mut self, session: usize, key: usize, value: Option<Val>, ts: u64) {
         if let State::Writing(own) = &mut self.sessions[session] {
             own.insert(key, value);
@@ -171,7 +173,7 @@ impl Model {
         }
     }
 
-    /// Ends the transaction; what it wrote counts if it commits.
+    /// Ends the transaction; its writes take effect if it commits.
     pub fn end(&mut self, session: usize, commit_ts: Option<u64>) -> BTreeMap<usize, Option<Val>> {
         let state = std::mem::replace(&mut self.sessions[session], State::Idle);
         let mut written = BTreeMap::new();

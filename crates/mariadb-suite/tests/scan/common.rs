@@ -10,7 +10,7 @@ use rustix::fs::{Advice, fadvise};
 /// The smallest file that is served.
 pub const MINIMUM_BYTES: u64 = 1 << 20;
 
-/// A format of tables, and what comes behind the columns in `create table`.
+/// The formats of tables, each with the text behind the columns in `create table`.
 pub const FORMATS: [(&str, &str); 5] = [
     ("myisam_fixed", "engine=MyISAM row_format=fixed"),
     ("myisam_dynamic", "engine=MyISAM row_format=dynamic"),
@@ -24,7 +24,7 @@ pub fn data_file(server: &Server, table: &str) -> PathBuf {
     server.table_file("test", table, if table.starts_with("myisam") { "MYD" } else { "MAD" })
 }
 
-/// The installation; `None` if there is none, after saying so.
+/// The installation; prints a message and returns `None` if there is none.
 pub fn installation() -> Option<Installation> {
     Installation::find().map_err(|reason| eprintln!("skipped: {reason}")).ok()
 }
@@ -34,7 +34,7 @@ pub fn is_stock() -> bool {
     std::env::var_os("BEDPLATE_TEST_STOCK").is_some_and(|value| value == "1")
 }
 
-/// Settings for small tests: in a folder of cargo's, because the temporary folder may be in memory.
+/// Settings for small tests. Their files are in a folder of cargo's, because the temporary folder may be in memory.
 pub fn settings() -> Settings {
     Settings {
         options: vec!["--key-buffer-size=4M".into(), "--aria-pagecache-buffer-size=1M".into()],
@@ -49,8 +49,8 @@ pub fn target() -> PathBuf {
     folder
 }
 
-/// Under the library, with its statistics in a file of the server's folder. Everything that may be served is: files that were just
-/// changed, and files that the page cache has.
+/// Runs the server under the library, with its statistics in a file of the server's folder. The library also serves files that
+/// were just changed, and files that the page cache has.
 pub fn preload(server: &Server) -> Launch {
     launch(Preload {
         settling_time_ms: Some(0),
@@ -59,12 +59,13 @@ pub fn preload(server: &Server) -> Launch {
     })
 }
 
-/// Likewise, but it leaves to the kernel what the page cache has, and files that were changed within [`SETTLING_TIME`].
+/// Does the same, but the library leaves files to the kernel that the page cache has, or that were changed within
+/// [`SETTLING_TIME`].
 pub fn preload_settled(server: &Server) -> Launch {
     launch(Preload { settling_time_ms: Some(SETTLING_TIME.as_millis() as u64), ..smaller_minimum(server) })
 }
 
-/// Likewise, with the usual smallest file.
+/// Does the same as [`preload_settled`], with the default smallest file.
 pub fn preload_by_default(server: &Server) -> Launch {
     launch(Preload {
         minimum_bytes: None,
@@ -87,7 +88,7 @@ fn smaller_minimum(server: &Server) -> Preload {
     }
 }
 
-/// How long a file must not have been changed before [`preload_settled`] serves it: less than usual, so that tests do not wait.
+/// Time for which a file must be unchanged before [`preload_settled`] serves it. It is short, so that tests do not wait.
 pub const SETTLING_TIME: Duration = Duration::from_secs(1);
 
 /// The command, beside its library.
@@ -100,17 +101,17 @@ pub fn program() -> PathBuf {
     BUILT.get_or_init(build).clone()
 }
 
-/// Where [`preload`] has the statistics.
+/// The file for the statistics of [`preload`].
 pub fn statistics_file(server: &Server) -> PathBuf {
     server.path().join("statistics")
 }
 
-/// What the library counted in servers that have ended.
+/// The library's counters in servers that have ended.
 pub fn statistics(server: &Server) -> Vec<Statistics> {
     Statistics::read(&statistics_file(server)).unwrap()
 }
 
-/// A server that was started so.
+/// Makes a server and starts it by `launch`.
 pub fn start(installation: &Installation, launch: impl Fn(&Server) -> Launch) -> Server {
     let mut server = Server::create(installation, &settings()).unwrap();
     server.start(&launch(&server)).unwrap();

@@ -1,4 +1,4 @@
-//! A server under the library, and a plain one, are asked the same.
+//! Compares the answers of a server under the library with those of a plain one.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::common::{
     statistics,
 };
 
-/// What is asked of a table: the first two queries read it from its begin to its end, the last one does so and changes it.
+/// The questions about a table. All of them read it from its begin to its end; the last one also changes it.
 const QUESTIONS: [&str; 3] = [
     "select count(*), sum(a), sum(length(b)), sum(crc32(b)), min(b), max(b) from test.T",
     "select a mod 7, count(*), sum(crc32(concat(a, b))) from test.T group by 1 order by 1",
@@ -32,7 +32,7 @@ const CHANGES: [&str; 9] = [
 /// The answers of a server, in order.
 fn answers(server: &Server) -> Vec<(String, Vec<Row>)> {
     let mut session = server.session().unwrap();
-    // Numbers of a table with rows, because a sequence would be scanned by its own engine.
+    // The numbers are rows of a table, because a sequence's own engine would scan a sequence.
     session
         .run("create table test.numbers(seq int not null) engine=MyISAM; insert into test.numbers select seq from seq_1_to_30000")
         .unwrap();
@@ -121,7 +121,7 @@ fn every_format_is_served_when_it_is_cold() {
         let bytes = data_file(&server, table).metadata().unwrap().len();
         let lines = statistics(&server);
         let served = Statistics::sum(&lines, "bytes_served");
-        // The first part is read by the kernel, until the library sees that it is a scan. The kernel reads ahead of that.
+        // The kernel reads the first part, and reads ahead of it, until the library sees that it is a scan.
         assert!(served * 10 > bytes * 9, "{table}: {served} of {bytes}: {lines:?}");
         assert_eq!(Statistics::sum(&lines, "files_changed"), 0, "{lines:?}");
     }
@@ -146,7 +146,7 @@ fn sessions_that_scan_a_table_together_are_all_served() {
     server.stop().unwrap();
     let bytes = server.table_file("test", "t", "MYD").metadata().unwrap().len();
     let lines = statistics(&server);
-    // Readers begin one after the other; who waits for too long to begin reads a part by itself.
+    // Readers begin one after the other. A reader that waits too long to begin reads a part by itself.
     assert!(Statistics::sum(&lines, "bytes_served") > bytes * 4, "{lines:?}");
     assert!(Statistics::sum(&lines, "streams") >= 8, "{lines:?}");
 }

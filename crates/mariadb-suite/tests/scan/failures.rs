@@ -74,7 +74,7 @@ fn a_query_that_is_killed_ends_and_the_next_one_is_answered() {
     server.start(&preload(&server)).unwrap();
     let mut victim = server.session().unwrap();
     let id = victim.id().unwrap();
-    // So slow that it is still running when it is killed.
+    // The query is so slow that it is still running when it is killed.
     let slow = "select sum(a * sleep(0.001)) from test.t";
     victim.send(slow).unwrap();
     let mut session = server.session().unwrap();

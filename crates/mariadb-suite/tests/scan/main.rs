@@ -1,5 +1,5 @@
-//! MariaDB with MyISAM and Aria tables under `bedplate scan run`: queries have the answers that a plain server gives, whatever other
-//! sessions do to the tables meanwhile, and the library serves what it is meant to serve.
+//! Tests MariaDB with MyISAM and Aria tables under `bedplate scan run`. Queries have the answers of a plain server, even if other
+//! sessions change the tables meanwhile, and the library serves the files that it should serve.
 //!
 //! `BEDPLATE_TEST_STOCK=1` runs all servers plain: comparisons pass, and tests that need the library's statistics fail.
 

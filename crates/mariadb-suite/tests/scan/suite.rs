@@ -1,5 +1,5 @@
-//! MariaDB's own tests, with all their servers under the library. A test that fails is run again without the library, which tells
-//! failures of the environment apart.
+//! Runs MariaDB's own tests, with all their servers under the library. A test that fails is run again without the library, to
+//! find failures of the environment.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use bedplate_mariadb_suite::{Launch, Preload, Statistics};
 
 use crate::common::{installation, is_stock, program, target};
 
-/// What runs in continuous integration: tests of the two engines that start few servers of their own.
+/// The tests that run in continuous integration: tests of the two engines that start few servers of their own.
 const QUICK: [&str; 3] = [
     "--suite=main,maria",
     "--do-test=^(myisam|maria|aria|index_merge_myisam|range_aria|partition_myisam|mix2_myisam)",
     "--skip-test=no-logging|page-checksum|log_dir_path|showlog|autozerofill|recover",
 ];
 
-/// The suites that `BEDPLATE_TEST_MTR=all` stands for. Their tables are of the two engines, or of whatever engine is the default.
+/// The suites of `BEDPLATE_TEST_MTR=all`. Their tables are of the two engines, or of the default engine.
 const SUITES: &str = "main,maria,csv,gcol,handler,heap,parts,period,roles,sql_sequence,vcol,versioning";
 
 fn selection() -> Vec<String> {
@@ -37,7 +37,7 @@ fn the_suites_of_both_engines_pass() {
         eprintln!("skipped: mariadb-test is not installed; `make setup` installs it");
         return;
     };
-    // The statistics are written by the suite's user.
+    // The suite's user writes the statistics.
     let statistics = tempfile::Builder::new().prefix("bedplate-mtr-").tempfile_in(target()).unwrap();
     std::fs::set_permissions(statistics.path(), std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
     let launch = match is_stock() {

@@ -1,4 +1,4 @@
-//! Scans beside sessions that write. Each row has a checksum of itself, so a scan that mixes bytes of two moments shows.
+//! Scans beside sessions that write. Each row has a checksum of itself, which reveals a scan that mixes bytes of two moments.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -46,7 +46,7 @@ fn insert(table: &str, first: u64, last: u64, sign: i64) -> String {
     )
 }
 
-/// A writer's session: changes at random, of which each is complete when the next one begins.
+/// A writer's session: random changes, each of which is complete when the next one begins.
 fn write(server: &Server, table: &str, format: &str, seed: u64, is_over: &AtomicBool) {
     let mut random = StdRng::seed_from_u64(seed);
     let mut session = server.session().unwrap();
@@ -91,7 +91,7 @@ fn scan(server: &Server, table: &str, is_over: &AtomicBool) -> u64 {
             }
             Err(error) => panic!("{error}"),
         };
-        // No row at all sums up to NULL: the table was just truncated.
+        // A table that was just truncated has the sum NULL.
         assert!(["0", "NULL"].contains(&rows[0][1].as_str()), "{table}: rows that nobody wrote: {rows:?}");
         let kept: u64 = rows[0][2].parse().unwrap_or(0);
         assert!(kept <= ROWS, "{table}: more rows than were ever there at a time: {rows:?}");
@@ -161,7 +161,7 @@ fn a_session_sees_its_own_rows_and_those_that_others_have_finished() {
     server.stop().unwrap();
 }
 
-/// A table that is appended to all the time is read once, and not once for each append.
+/// The library reads a table once, even if another session appends to it all the time.
 #[test]
 fn appends_beside_a_scan_do_not_multiply_what_is_read() {
     let Some(installation) = installation() else { return };
@@ -198,7 +198,7 @@ fn appends_beside_a_scan_do_not_multiply_what_is_read() {
     let lines = statistics(&server);
     let attempts = Statistics::sum(&lines, "streams") + Statistics::sum(&lines, "files_refused");
     println!("{appends} appends, {bytes} bytes, {lines:?}");
-    // One attempt at the begin, which a first append may end, and one after each 64 MiB.
+    // There is one attempt at the begin, which a first append may end, and one after each 64 MiB.
     assert!(
         appends > 3 && attempts <= 2 + bytes / (64 << 20),
         "{attempts} attempts beside {appends} appends"

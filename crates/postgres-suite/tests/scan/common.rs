@@ -9,16 +9,16 @@ use bedplate_postgres_suite::plan::{Counters, counters};
 use bedplate_postgres_suite::postgres::Client;
 use bedplate_postgres_suite::{Cluster, Installation, Settings, execute};
 
-/// Every scan of a table goes past the buffer manager from its first block, whatever its size and wherever its blocks are.
+/// Every scan of a table goes past the buffer manager from its first block, even if the table is small or its blocks are cached.
 pub const FORCE: &str = "set bedplate_scan.enabled = on; set bedplate_scan.force = on";
 /// Every scan is the extension's, and small tables are scanned as PostgreSQL does, by the same node.
 pub const DECLINED: &str = "set bedplate_scan.enabled = on; set bedplate_scan.min_table_size = 0";
-/// No scan does.
+/// No scan is the extension's.
 pub const PLAIN: &str = "set bedplate_scan.enabled = off";
 /// Plans of all tables are parallel.
 pub const PARALLEL: &str = "set parallel_setup_cost = 0; set parallel_tuple_cost = 0; set min_parallel_table_scan_size = 0; \
     set max_parallel_workers_per_gather = 2";
-/// No plan is.
+/// No plan is parallel.
 pub const SERIAL: &str = "set max_parallel_workers_per_gather = 0";
 
 /// Runs a test with every installation.
@@ -52,7 +52,7 @@ pub fn settings(installation: &Installation, build: Build) -> Settings {
     settings.with("shared_buffers", "1MB").with("max_prepared_transactions", "10")
 }
 
-/// Settings of a server whose serial scans share what they read.
+/// Settings of a server whose serial scans share their reads.
 pub fn shared(settings: Settings) -> Settings {
     if extension::is_stock() {
         return settings;
@@ -120,7 +120,7 @@ impl Pair {
         check(query, &plain, &direct)
     }
 
-    /// What the extension's nodes do for a query.
+    /// The counters of the extension's nodes for a query.
     pub fn counters(&mut self, query: &str) -> Counters {
         counters(&mut self.direct, query).unwrap()
     }

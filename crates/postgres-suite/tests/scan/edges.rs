@@ -1,4 +1,4 @@
-//! What a scan meets inside one session (`edges.sql`): the output is that of a session without the extension.
+//! Tests the cases that a scan meets inside one session (`edges.sql`): the output is that of a session without the extension.
 
 use std::fs;
 
@@ -15,7 +15,7 @@ fn output(cluster: &Cluster, setup: &str) -> String {
     let script = cluster.path().join("edges.sql");
     fs::write(&script, SCRIPT).unwrap();
     cluster.give(&script).unwrap();
-    // Errors are a part of what is compared, so they go where rows go.
+    // Errors are compared, too, so they go to the standard output.
     let command = format!(
         "exec {} -X -a -q -d postgres -v setup=\"$SETUP\" -f edges.sql 2>&1",
         cluster.installation().program("psql").display()

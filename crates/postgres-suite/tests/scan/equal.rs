@@ -1,4 +1,4 @@
-//! Scans of tables that nobody writes: every row once, serially and in parallel, in tables of every kind.
+//! Scans of tables without writers return every row once, serially and in parallel, for tables of every kind.
 
 use bedplate_postgres_suite::extension::{Build, is_stock};
 use bedplate_postgres_suite::plan::{Counters, ordinary_scans};
@@ -72,7 +72,7 @@ const NAMES: [(&str, bool); 12] = [
     ("emptied", false),
 ];
 
-/// What is compared: how many rows, sums, places of rows, all values in their order.
+/// The queries whose results are compared: number of rows, sums, places of rows, all values in their order.
 const QUERIES: [&str; 6] = [
     "select count(*), sum(id::bigint), sum(k), sum(length(pad)), sum(hashtid(ctid)::bigint), count(distinct ctid) from TABLE",
     "select md5(string_agg(t::text, ',' order by id)) from TABLE t",
@@ -82,10 +82,10 @@ const QUERIES: [&str; 6] = [
     "select count(*), sum(a.k) from TABLE a join TABLE b on a.id = b.id + 1",
 ];
 
-/// Makes the tables; they are in the file as they are, and next to nothing of them is in buffers.
+/// Makes the tables. Their files are up to date, and almost none of their blocks are in buffers.
 fn tables(cluster: &mut Cluster) {
     let mut client = cluster.client().unwrap();
-    // One at a time, because VACUUM runs in no transaction with others; semicolons occur in no text.
+    // Statements run one at a time, because VACUUM cannot be in a transaction with others. No text has a semicolon.
     for statement in TABLES.split_inclusive(';') {
         execute(&mut client, statement).unwrap();
     }
@@ -94,7 +94,7 @@ fn tables(cluster: &mut Cluster) {
     cluster.start().unwrap();
 }
 
-/// Compares all tables, and returns what the extension did by the way it was asked.
+/// Compares all tables with the settings `how`, and returns the sums of the extension's counters.
 fn compare(cluster: &Cluster, how: &str) -> Counters {
     let mut pair = Pair::new(cluster);
     pair.set(how).unwrap();
@@ -120,7 +120,7 @@ fn compare(cluster: &Cluster, how: &str) -> Counters {
 #[test]
 fn scans_of_tables_of_every_kind_are_equal() {
     each_installation(|installation| {
-        // As clusters are by default: checksums since 18.
+        // The defaults of clusters, which have checksums since 18.
         {
             let checksums = installation.version >= 18;
             let settings = settings(installation, Build::Product).checksums(checksums);
@@ -137,7 +137,7 @@ fn scans_of_tables_of_every_kind_are_equal() {
     });
 }
 
-/// What is declined is scanned as PostgreSQL does, in the same node or without it.
+/// A table that the extension declines is scanned as PostgreSQL does, in the same node or without it.
 #[test]
 fn what_the_extension_declines_is_scanned_all_the_same() {
     each_installation(|installation| {
@@ -211,7 +211,7 @@ fn a_table_of_two_files_is_scanned_across_the_seam() {
     pair.end().unwrap();
 }
 
-/// A server that writes tables past the page cache gives no sign of a write that is under way.
+/// The extension cannot detect the writes under way of a server that writes tables past the page cache.
 #[test]
 fn a_server_that_writes_directly_is_declined() {
     each_installation(|installation| {
@@ -228,7 +228,7 @@ fn a_server_that_writes_directly_is_declined() {
     });
 }
 
-/// Whether the page cache has room is asked of a whole table, not of each of its partitions.
+/// The extension checks whether the page cache has room for a whole table, not for each of its partitions.
 #[test]
 fn partitions_are_one_table() {
     each_installation(|installation| {
@@ -255,12 +255,12 @@ fn partitions_are_one_table() {
         let (fits, cached) =
             ("the page cache has room for the table", "most of the table is in the page cache");
         assert_eq!(ordinary_scans(&mut client, "select count(*) from t3").unwrap(), [fits]);
-        // They do not fit together; they are not read directly either, because they were written just now.
+        // The partitions do not fit together. They are not read directly either, because they were written just now.
         assert_eq!(ordinary_scans(&mut client, "select count(*) from t").unwrap(), vec![cached; parts]);
     });
 }
 
-/// Where sessions do not share, one of them reads a table directly, and those that begin meanwhile leave it to the page cache.
+/// If sessions do not share, one of them reads a table directly, and those that begin meanwhile leave it to the page cache.
 #[test]
 fn a_table_that_another_session_reads_is_left_to_the_page_cache() {
     each_installation(|installation| {
@@ -287,10 +287,10 @@ fn a_table_that_another_session_reads_is_left_to_the_page_cache() {
             cold();
             let seen = bedplate_postgres_suite::plan::counters(&mut first, count).unwrap();
             assert!(seen.direct > 3500 && seen.buffered < 400, "{seen:?}");
-            // It has ended.
+            // The first session's scan has ended.
             cold();
             assert_eq!(ordinary_scans(&mut second, count).unwrap(), [""; 0], "{how}");
-            // A reader that pauses for long is none, and on a busy machine the time between two statements may be long.
+            // A reader that pauses for long does not count, and on a busy machine the time between two statements may be long.
             let is_left = (0..50).any(|_| {
                 cold();
                 execute(&mut first, "begin; declare c no scroll cursor for select id from t").unwrap();
@@ -328,7 +328,7 @@ fn settings_have_bounds() {
             let error = execute(&mut client, &format!("set bedplate_scan.{name} = '{beyond}'")).unwrap_err();
             assert!(error.contains(name), "{error}");
         }
-        // Faults are for tests only.
+        // Only the build for tests has faults.
         let error = execute(&mut client, "set bedplate_scan.fault_tear = 1").unwrap_err();
         assert!(error.contains("fault_tear"), "{error}");
         // The smallest ring is enough.
@@ -338,7 +338,7 @@ fn settings_have_bounds() {
             rows(&mut client, "select count(*), sum(id::bigint) from t").unwrap(),
             ["300000|45000150000"]
         );
-        // Only superusers may force.
+        // Only superusers may set `force`.
         execute(&mut client, "create role ordinary; set role ordinary").unwrap();
         assert!(execute(&mut client, "set bedplate_scan.force = off").is_err());
         execute(&mut client, "set bedplate_scan.enabled = off").unwrap();

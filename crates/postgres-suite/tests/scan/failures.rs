@@ -1,4 +1,4 @@
-//! Processes that die: a backend in the middle of a scan, the server, and the daemon that reads for backends which share.
+//! Kills processes: a backend in the middle of a scan, the server, and the daemon that reads for backends that share.
 
 use bedplate_postgres_suite::extension::{Build, is_stock};
 use bedplate_postgres_suite::{Cluster, Gate, Installation, Step, Stop, execute};
@@ -74,7 +74,7 @@ fn a_backend_that_is_killed_in_a_scan_leaves_nothing_behind() {
             assert!(!cluster.processes().contains(&backend), "the killed backend is still there");
             compare(&cluster);
         }
-        // Ends only when all processes have: an error otherwise.
+        // `stop` fails unless all processes end.
         cluster.stop(Stop::Fast).unwrap();
     });
 }
@@ -95,7 +95,7 @@ fn a_server_that_is_stopped_in_a_scan_ends_with_all_of_its_processes() {
     });
 }
 
-/// The daemon is killed while it reads for a scan: the scan goes on by itself, no backend ends, and there is a daemon again.
+/// When the daemon is killed while it reads for a scan, the scan continues by itself, no backend ends, and a new daemon starts.
 #[test]
 fn a_daemon_that_is_killed_does_not_show() {
     each_installation(|installation| {
@@ -120,7 +120,7 @@ fn a_daemon_that_is_killed_does_not_show() {
         gate.open();
         let (_direct, found) = scan.join().unwrap().unwrap();
         assert_eq!(found, rows(&mut plain, QUERY).unwrap());
-        // The session is the one that it was: the server has not restarted.
+        // The session still works, so the server has not restarted.
         rows(&mut plain, "select 1").unwrap();
         compare(&cluster);
         wait_for_daemon(&cluster, Some(daemon));
@@ -129,7 +129,7 @@ fn a_daemon_that_is_killed_does_not_show() {
     });
 }
 
-/// A daemon that does not answer costs a scan little time, and the scans after it none. The server stops without it.
+/// A daemon that does not answer delays one scan a little, and later scans not at all. The server stops without it.
 #[test]
 fn a_daemon_that_stands_still_does_not_hold_scans_up() {
     each_installation(|installation| {
@@ -154,7 +154,7 @@ fn a_daemon_that_stands_still_does_not_hold_scans_up() {
     });
 }
 
-/// The process of the daemon, once it listens, other than one that is known to be gone.
+/// Waits until a daemon listens, and returns its process, which is not `gone`.
 fn wait_for_daemon(cluster: &Cluster, gone: Option<i32>) -> i32 {
     let start = std::time::Instant::now();
     loop {
@@ -171,7 +171,7 @@ fn wait_for_daemon(cluster: &Cluster, gone: Option<i32>) -> i32 {
     }
 }
 
-/// Cancelling and ending sessions in scans; the next scan of a session that goes on is right.
+/// Cancels and ends sessions in scans. The next scan of a session that continues is right.
 #[test]
 fn scans_can_be_cancelled_at_any_time() {
     each_installation(|installation| {

@@ -1,7 +1,7 @@
-//! PostgreSQL's own regression and isolation tests, with the extension for every table that it takes.
+//! Runs PostgreSQL's own regression and isolation tests, with the extension for every table that it takes.
 //!
-//! The output must be what PostgreSQL expects, or what the same server without the extension gives, but for the name of the node
-//! in plans and the node's own lines. The outputs of a few tests ([`PLANS`]) must be the same without their plans.
+//! The output must be PostgreSQL's expected one, or that of the same server without the extension. Only the name of the node
+//! in plans and the node's own lines may differ. The outputs of a few tests ([`PLANS`]) must be the same without their plans.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +22,7 @@ enum Suite {
 }
 
 impl Suite {
-    /// Its folder in the sources; the program that runs it; its list of tests; how many there are at least.
+    /// Its folder in the sources; the program that runs it; its list of tests; their least number.
     fn parts(self) -> (&'static str, &'static str, &'static str, usize) {
         match self {
             Self::Regress => ("regress", "regress/pg_regress", "parallel_schedule", 190),
@@ -31,7 +31,7 @@ impl Suite {
     }
 }
 
-/// Tests of which plans are not compared, and why.
+/// Tests whose plans are not compared, with the reasons.
 const PLANS: [(&str, &str); 4] = [
     ("brin", "the test warns of plans in which it does not find the words Seq Scan"),
     ("brin_bloom", "likewise"),
@@ -58,7 +58,7 @@ fn outputs(
 ) -> BTreeMap<String, String> {
     let (name, program, schedule, _) = suite.parts();
     let cluster = Cluster::create(installation, settings).unwrap();
-    // The server reads and writes files of the suite, so they have to be its user's.
+    // The server reads and writes files of the suite, so its user must own them.
     let input = cluster.path().join(name);
     run(Command::new("cp").arg("-r").arg(sources.join("src/test").join(name)).arg(&input)).unwrap();
     let output = cluster.make_folder("output").unwrap();
@@ -127,7 +127,7 @@ fn build_functions(installation: &Installation, input: &Path, libraries: &Path) 
     }
 }
 
-/// The outputs that PostgreSQL expects of a test: it may have several.
+/// The outputs that PostgreSQL expects of a test, which may be several.
 fn expected(sources: &Path, suite: Suite, test: &str) -> Vec<String> {
     let folder = sources.join("src/test").join(suite.parts().0).join("expected");
     let names =
@@ -137,7 +137,7 @@ fn expected(sources: &Path, suite: Suite, test: &str) -> Vec<String> {
         .collect()
 }
 
-/// The tests that differ from what PostgreSQL expects and from what it gives without the extension.
+/// The tests whose output differs from PostgreSQL's expected one and from the one without the extension.
 fn differences(installation: &Installation, suite: Suite) -> Option<Vec<String>> {
     let sources = folder(installation.version);
     if !sources.join("src/test").join(suite.parts().0).exists() {
@@ -159,7 +159,7 @@ fn differences(installation: &Installation, suite: Suite) -> Option<Vec<String>>
         return None;
     }
     let module = module(installation, Build::Product);
-    // At the same time, because the suites mostly wait.
+    // The two runs are concurrent, because the suites mostly wait.
     let (found, plain) = std::thread::scope(|scope| {
         let plain = scope.spawn(|| outputs(installation, &sources, suite, &settings(None, false)));
         (outputs(installation, &sources, suite, &settings(module.as_deref(), true)), plain.join().unwrap())
@@ -180,7 +180,7 @@ fn differences(installation: &Installation, suite: Suite) -> Option<Vec<String>>
     if left.is_empty() {
         return Some(Vec::new());
     }
-    // Another minor version, or another configuration than the tests were written for: without the extension it is the same.
+    // If the minor version or the configuration is not the one of the tests, the output without the extension is the same.
     let mut wrong = Vec::new();
     for (test, output) in &left {
         let (mut plain, mut output) =

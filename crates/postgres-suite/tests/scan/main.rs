@@ -1,5 +1,5 @@
-//! The extension `bedplate_scan` in real servers: scans give what a sequential scan gives under the same snapshot, whatever
-//! writers, vacuum, checkpoints, crashes and the steps of the scan do meanwhile.
+//! Tests the extension `bedplate_scan` in real servers. A scan returns the rows of a sequential scan under the same snapshot,
+//! even beside writers, vacuum, checkpoints and crashes at any step of the scan.
 //!
 //! The tests run with every PostgreSQL that is installed with its headers. `BEDPLATE_TEST_STOCK=1` runs them without the
 //! extension: comparisons pass, and tests that need its nodes fail.

@@ -1,5 +1,5 @@
-//! Races that are made: a scan is stopped at each of its steps while others change the table, write it out and take it from
-//! the buffers. And mutants: rules of the scan that are left out one at a time, which these tests must notice.
+//! Makes races: stops a scan at each of its steps while others change the table, write it out and take it from
+//! the buffers. A mutant leaves out one rule of the scan, which these tests must notice.
 
 use std::thread::JoinHandle;
 
@@ -12,15 +12,16 @@ use crate::common::{Pair, SERIAL, check, each_installation, rows, settings, shar
 
 const QUERY: &str = "select count(*), sum(k), sum(id::bigint), sum(hashtid(ctid)::bigint), md5(string_agg(id || ':' || k, ',' order by id, k)) from t";
 
-/// Small tables whose scan does not take a ring of buffers of their own, and which together are more than all buffers.
+/// Number of small tables. Their scans take no ring of buffers of their own, and together they are larger than all buffers.
 const FILLERS: usize = 10;
-/// Pages of the table that are in buffers when only a part of it is: a scan reads nothing of a table that is there altogether.
+/// Number of pages of the table that are in buffers if a part of it is. A scan reads nothing of a table that is completely
+/// in buffers.
 const PART: usize = 40;
 
 /// A cluster with a table of one chunk, and the means to take its blocks from the buffers.
 struct Scene {
     cluster: Cluster,
-    /// The session that changes things.
+    /// The session that changes the table.
     writer: Client,
 }
 
@@ -53,7 +54,7 @@ impl Scene {
         Self { cluster, writer }
     }
 
-    /// Makes the table anew, written out and in no buffer.
+    /// Makes the table again, written out and in no buffer.
     fn table(&mut self) {
         execute(&mut self.writer, "drop table if exists t").unwrap();
         execute(
@@ -65,7 +66,7 @@ impl Scene {
         self.evict();
     }
 
-    /// How many buffers have blocks of the table.
+    /// Number of buffers that have blocks of the table.
     fn buffers(&mut self) -> u64 {
         let count = "select count(*) from pg_buffercache b join pg_class c on b.relfilenode = pg_relation_filenode(c.oid)
                      where c.relname = 't' and b.relforknumber = 0";
@@ -88,7 +89,7 @@ impl Scene {
         panic!("{} buffers still have blocks of the table", self.buffers());
     }
 
-    /// Committed and aborted changes to all of the table: rows that stay on their pages, move, come and go.
+    /// Commits and aborts changes to all of the table: rows stay on their pages, move, are inserted and are deleted.
     fn change(&mut self) {
         execute(
             &mut self.writer,
@@ -101,7 +102,7 @@ impl Scene {
         execute(&mut self.writer, "begin; update t set k = -1 where id % 3 = 0; rollback").unwrap();
     }
 
-    /// Commits changes to the first pages of the table, which are all that is in buffers then.
+    /// Commits changes to the first pages of the table. Only these are in buffers then.
     fn change_part(&mut self) {
         execute(&mut self.writer, &format!("update t set k = k + 1000 where ctid < '({PART},1)'")).unwrap();
     }
@@ -129,8 +130,8 @@ impl Scene {
         pair
     }
 
-    /// Scans in both sessions under a snapshot of now. The scan of the extension is stopped at a step while `meanwhile` runs.
-    /// An error: the rows differ, or the scan failed.
+    /// Scans in both sessions under a new snapshot. The scan of the extension is stopped at a step while `meanwhile` runs.
+    /// It is an error if the rows differ, or if the scan failed.
     fn race(&mut self, pair: Pair, step: Step, meanwhile: impl FnOnce(&mut Self)) -> Result<(), String> {
         let mut pair = pair;
         pair.begin(None)?;
@@ -155,10 +156,10 @@ impl Scene {
     }
 }
 
-/// What is in buffers when a scan begins.
+/// The content of buffers when a scan begins.
 #[derive(Clone, Copy, Debug)]
 enum Before {
-    /// Nothing: the file has all that was committed.
+    /// Nothing, because the file has all committed changes.
     Absent,
     /// Some pages, with changes that the file does not have.
     Dirty,
@@ -192,7 +193,7 @@ fn what_happens_at_any_step_of_a_scan_does_not_show() {
         let mut scene = Scene::new(installation, false);
         for step in Step::ALL {
             for before in [Before::Absent, Before::Dirty, Before::Clean] {
-                // Written out, and in no buffer any more, by the time that the scan goes on.
+                // The changes are written out, and in no buffer any more, before the scan continues.
                 scene.prepare(before);
                 let pair = scene.pair("");
                 scene
@@ -201,17 +202,17 @@ fn what_happens_at_any_step_of_a_scan_does_not_show() {
                         scene.evict();
                     })
                     .unwrap_or_else(|error| panic!("{step:?}, {before:?}, evicted: {error}"));
-                // One version has all combinations, because they take a while.
+                // Only versions before 18 run all combinations, because these take long.
                 if installation.version >= 18 {
                     continue;
                 }
-                // In buffers, and not written out.
+                // The changes are in buffers, and not written out.
                 scene.prepare(before);
                 let pair = scene.pair("");
                 scene
                     .race(pair, step, Scene::change)
                     .unwrap_or_else(|error| panic!("{step:?}, {before:?}, dirty: {error}"));
-                // Nothing but what was there before is written out.
+                // Only earlier changes are written out.
                 if !matches!(before, Before::Dirty) {
                     continue;
                 }
@@ -225,7 +226,7 @@ fn what_happens_at_any_step_of_a_scan_does_not_show() {
     });
 }
 
-/// Rows that were deleted before the snapshot are removed from pages, and all transactions are frozen, while a scan stands.
+/// While a scan is stopped, vacuum removes rows that were deleted before the snapshot, and freezes all transactions.
 #[test]
 fn vacuum_beside_a_scan_does_not_show() {
     each_installation(|installation| {
@@ -255,7 +256,7 @@ fn caught(scene: &mut Scene, mutant: &str, race: impl Fn(&mut Scene, Pair) -> Re
     println!("the mutant {mutant} was noticed: {}", error.lines().next().unwrap_or_default());
 }
 
-/// The scan reads an old page from the file; it is written out and evicted before the only look at the buffer table.
+/// The scan reads an old page from the file. The page is written out and evicted before the only look at the buffer table.
 #[test]
 fn a_look_up_after_the_read_alone_is_noticed() {
     each_installation(|installation| {
@@ -301,7 +302,7 @@ fn frames_that_are_older_than_the_scan_are_noticed() {
     });
 }
 
-/// Pages whose halves are of different versions, which the device here never gives, so they are made.
+/// Pages whose halves are of different versions. The test makes them, because the device never returns them here.
 #[test]
 fn torn_pages_are_noticed() {
     each_installation(|installation| {
@@ -318,7 +319,7 @@ fn torn_pages_are_noticed() {
             let seen = pair.counters(QUERY);
             assert!(seen.direct == 0 && seen.buffered > 0, "torn pages were used: {seen:?}");
             pair.end().unwrap();
-            // Only some of them.
+            // Tears only some of the pages.
             execute(&mut pair.direct, "set bedplate_scan.fault_tear = 3").unwrap();
             pair.begin(None).unwrap();
             pair.compare(QUERY).unwrap();

@@ -1,6 +1,6 @@
-//! Writers of every kind beside scans, for a time: what scans see is what a plain scan sees under the same snapshot.
+//! Runs writers of every kind beside scans, for a time. Scans return the rows of a plain scan under the same snapshot.
 //!
-//! `BEDPLATE_TEST_SECONDS` is the time in all (60 by default; 1800 for a long run), `BEDPLATE_TEST_SEED` repeats the writers'
+//! `BEDPLATE_TEST_SECONDS` is the total time (60 by default; 1800 for a long run), `BEDPLATE_TEST_SEED` repeats the writers'
 //! choices.
 
 use std::sync::Mutex;
@@ -29,7 +29,7 @@ fn variable(name: &str, default: u64) -> u64 {
     value.map_or(default, |value| value.parse().unwrap_or_else(|_| panic!("{name} must be a number")))
 }
 
-/// What the threads of a run share.
+/// The state that the threads of a run share.
 struct Run<'a> {
     cluster: &'a Cluster,
     seed: u64,
@@ -56,9 +56,9 @@ impl Run<'_> {
     }
 }
 
-/// Runs statements of which some may fail because of other writers: then the transaction is rolled back.
+/// Runs statements. Some may fail because of other writers; then the transaction is rolled back.
 fn try_execute(client: &mut Client, statements: &str) -> Result<(), String> {
-    // One at a time: what ends a prepared transaction must not be in a transaction with others.
+    // Statements run one at a time, because the end of a prepared transaction must not be in a transaction with others.
     let result = statements.split(';').try_for_each(|statement| client.batch_execute(statement));
     let Err(error) = result else { return Ok(()) };
     let allowed = [
@@ -126,7 +126,7 @@ fn write(client: &mut Client, random: &mut SmallRng, thread: u64) -> Result<(), 
     try_execute(client, &format!("set lock_timeout = '2s'; {statements}"))
 }
 
-/// One act of maintenance, of which some need the table for themselves for a moment.
+/// One act of maintenance. Some need an exclusive lock on the table for a moment.
 fn maintain(client: &mut Client, random: &mut SmallRng) -> Result<(), String> {
     execute(client, "set lock_timeout = '300ms'")?;
     match random.random_range(0..12) {
@@ -135,7 +135,7 @@ fn maintain(client: &mut Client, random: &mut SmallRng) -> Result<(), String> {
         7 => execute(client, "vacuum (freeze) accounts"),
         8 => try_execute(client, "vacuum full accounts"),
         9 => {
-            // The whole table goes away and comes back, in new files.
+            // The whole table is removed and made again, in new files.
             let again =
                 "insert into churn select g, g % 50, 0, repeat('c', 120) from generate_series(1, 8000) g";
             try_execute(client, "truncate churn")?;
@@ -150,7 +150,7 @@ fn maintain(client: &mut Client, random: &mut SmallRng) -> Result<(), String> {
 fn scan(pair: &mut Pair, random: &mut SmallRng, build: Build) -> Result<(), String> {
     let how = if random.random_bool(0.5) { SERIAL } else { PARALLEL };
     let delays = match build {
-        // Windows that are far wider than those of the code.
+        // Makes the race windows far wider than those of the code.
         Build::Faults if random.random_bool(0.5) => {
             "set bedplate_scan.fault_before_read = 3000; set bedplate_scan.fault_after_read = 3000"
         }
@@ -252,7 +252,7 @@ fn torture(installation: &Installation, checksums: bool, build: Build, time: Dur
                 });
             });
         }
-        // Time alone is no end: on a busy machine there may have been no comparison yet.
+        // The run does not end by time alone, because on a busy machine there may have been no comparison yet.
         while !run.is_over.load(Ordering::Relaxed)
             && (start.elapsed() < time || compared.load(Ordering::Relaxed) < 6)
         {

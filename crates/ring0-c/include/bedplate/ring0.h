@@ -2,11 +2,11 @@
 /*
  * ring0: a privileged process on stock KVM. Link with -lbedplate_ring0.
  *
- * Functions that can fail return 0 or a negative errno; bp_ring0_error() says in words what was wrong with those that
- * handlers cannot call. Handlers may call what is said to be for them, and page tables, flushes, and what is between
- * processors: bp_ring0_map() to bp_ring0_tables_free(), bp_ring0_set_root() to bp_ring0_stop_ticks().
- * All functions may be called from any thread; handlers run in ring 0 with interrupts off, between two
- * instructions of arbitrary code: they must not allocate, lock, or end by longjmp.
+ * Functions that can fail return 0 or a negative errno. For functions that handlers cannot call, bp_ring0_error() returns
+ * the text of the error. Handlers may call the functions whose descriptions say so, and the functions for page tables,
+ * flushes and other processors: bp_ring0_map() to bp_ring0_tables_free(), bp_ring0_set_root() to bp_ring0_stop_ticks().
+ * All functions may be called from any thread. Handlers run in ring 0 with interrupts off, between two
+ * instructions of arbitrary code. They must not allocate, lock, or end by longjmp.
  *
  * Generated from the Rust sources.
  */
@@ -17,14 +17,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Flags of a page: it can be written to; ring 3 may use it; the processor has used its entry; has written to it. */
+/*
+ * Flags of a page: the page can be written to; ring 3 may use it; the processor has used its entry; the processor has
+ * written to the page.
+ */
 #define BP_RING0_WRITABLE UINT64_C(0x2)
 #define BP_RING0_USER UINT64_C(0x4)
 #define BP_RING0_ACCESSED UINT64_C(0x20)
 #define BP_RING0_DIRTY UINT64_C(0x40)
 /* The program's own bits: 9 to 11 and 52 to 57. */
 #define BP_RING0_SOFTWARE UINT64_C(0x03f0000000000e00)
-/* Instructions cannot be fetched from it. */
+/* Instructions cannot be fetched from the page. */
 #define BP_RING0_NO_EXECUTE UINT64_C(0x8000000000000000)
 
 
@@ -415,7 +418,7 @@ int bp_ring0_map(uint64_t root,
  may use cached translations of it until bp_ring0_shoot_down(). Returns -ENOENT if nothing is mapped there.
 
  # Safety
- As for bp_ring0_map(); `before` must be NULL or writable.
+ The same as for bp_ring0_map(); `before` must be NULL or writable.
  */
 int bp_ring0_unmap(uint64_t root,
                    uint64_t address,
@@ -426,7 +429,7 @@ int bp_ring0_unmap(uint64_t root,
  tables from `from`. Processors may use the old rights until bp_ring0_shoot_down().
 
  # Safety
- As for bp_ring0_map().
+ The same as for bp_ring0_map().
  */
 int bp_ring0_protect(uint64_t root,
                      uint64_t address,
@@ -449,7 +452,7 @@ int bp_ring0_walk(uint64_t root, uint64_t address, struct bp_ring0_page *found);
  is missing, or a huge page is in the way.
 
  # Safety
- As for bp_ring0_map().
+ The same as for bp_ring0_map().
  */
 uint64_t *bp_ring0_entry(uint64_t root,
                          uint64_t address,

@@ -58,7 +58,7 @@ pub unsafe fn send(to: u32, vector: u8) {
 /// Sends an interrupt to this processor.
 ///
 /// # Safety
-/// As for [`send`].
+/// The same as for [`send`].
 #[inline]
 pub unsafe fn send_self(vector: u8) {
     // SAFETY: as the caller promised.

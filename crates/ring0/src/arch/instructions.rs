@@ -107,10 +107,10 @@ impl Drop for InterruptsOff {
     }
 }
 
-/// Makes a bare system call: it does not set errno and is no cancellation point.
+/// Makes a bare system call: it does not set errno and is not a cancellation point.
 ///
 /// # Safety
-/// What the call does must be sound.
+/// The effect of the call must be sound.
 #[inline]
 pub unsafe fn syscall(number: u64, arguments: [u64; 6]) -> i64 {
     let [a, b, c, d, e, f] = arguments;

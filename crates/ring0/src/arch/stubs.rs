@@ -357,9 +357,9 @@ unsafe extern "C" {
     pub fn bedplate_ring0_call_begins();
     /// The last such instruction: the system call itself.
     pub fn bedplate_ring0_call();
-    /// Where the code continues if the call is not made.
+    /// The address at which the code continues if the call is not made.
     pub fn bedplate_ring0_call_given_up();
-    /// Where the interrupted code continues to run the handler of a signal in ring 0.
+    /// The address at which the interrupted code continues, to run the handler of a signal in ring 0.
     pub fn bedplate_ring0_signal_entry();
     /// Makes a clone system call with the given registers. The child continues in ring 3, as [`CHILD_RIP`] says.
     pub fn bedplate_ring0_clone(regs: *const kvm_regs, vectors: *const XsaveArea, features: u64) -> i64;

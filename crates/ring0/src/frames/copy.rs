@@ -31,7 +31,7 @@ pub unsafe fn copy_frame(to: *mut u8, from: *const u8) {
 /// Copies with 128 loads and stores, which avoids the startup cost of a string instruction.
 ///
 /// # Safety
-/// As for [`copy_frame`].
+/// The same as for [`copy_frame`].
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx")]
 unsafe fn copy_by_vectors(to: *mut u8, from: *const u8) {

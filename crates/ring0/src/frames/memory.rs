@@ -26,7 +26,7 @@ pub enum Backing {
     Best,
 }
 
-/// Why memory could not be mapped.
+/// The reason why memory could not be mapped.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
     /// The size is zero, or exceeds the address space.
@@ -142,7 +142,7 @@ impl HostMemory {
         let base = found.wrapping_add(before);
         for (start, length) in [(found, before), (base.wrapping_add(size), alignment - before)] {
             if length > 0 {
-                // SAFETY: a part of the mapping just made, which nobody has seen.
+                // SAFETY: a part of the mapping just made, which no other code has seen.
                 unsafe { munmap(start.cast(), length) }.map_err(host)?;
             }
         }

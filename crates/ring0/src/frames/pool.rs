@@ -13,7 +13,7 @@ pub const RUN_FRAMES: u64 = 512;
 /// Number of frames that move between a global list and a vCPU's list at once.
 const BATCH: u32 = 64;
 
-/// Why a pool could not be made.
+/// The reason why a pool could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     /// The first frame is not on a boundary of 2 MiB.

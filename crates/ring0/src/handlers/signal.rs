@@ -89,8 +89,8 @@ impl Noted {
 /// default action.
 ///
 /// # Errors
-/// [`Error::BadSignal`] for a number that is no signal, for SIGKILL and SIGSTOP, and for signals that an
-/// instruction causes (SIGSEGV and the like). A thread gets the latter in ring 3.
+/// [`Error::BadSignal`] for a number that is not a signal, for SIGKILL and SIGSTOP, and for signals that an instruction causes
+/// (SIGSEGV and the like). A thread gets the latter in ring 3.
 pub fn set_signal_handler(signal: i32, handler: Option<SignalHandler>, restart: bool) -> Result<()> {
     const REFUSED: [i32; 7] = [
         libc::SIGSEGV,

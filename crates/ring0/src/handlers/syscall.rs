@@ -27,7 +27,7 @@ pub struct SyscallFrame {
     pub rsp: u64,
 }
 
-/// What to do with a system call.
+/// The action for a system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// Pass the call on: to the next [layer](add_syscall_layer), if any, and then to Linux, with the number and the

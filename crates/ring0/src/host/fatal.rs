@@ -8,7 +8,7 @@ use kvm_bindings::kvm_regs;
 use crate::arch::instructions::syscall;
 use crate::process::local::CpuLocal;
 
-/// Why the process had to be ended. A debugger finds the value in `bedplate_ring0_last_fatal`.
+/// The reason why the process had to be ended. A debugger finds the value in `bedplate_ring0_last_fatal`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Fatal {

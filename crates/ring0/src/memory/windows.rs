@@ -372,9 +372,9 @@ impl Windows {
     }
 }
 
-// SAFETY: a frame of a window or of attached memory is found at the memory's virtual address. Whoever puts page
-// tables there has promised that the memory stays while they are in use. The lookup does not fault, allocate, lock
-// or panic, because its lists are in windows.
+// SAFETY: a frame of a window or of attached memory is found at the memory's virtual address. Code that puts page tables there
+// has promised that the memory stays while they are in use. The lookup does not fault, allocate, lock or panic, because its lists
+// are in windows.
 unsafe impl PhysicalMemory for Windows {
     #[inline]
     fn table(&self, frame: Frame) -> &Table {

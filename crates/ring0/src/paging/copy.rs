@@ -15,7 +15,7 @@ use super::{
     PageSize, PageTables, PagingError, PhysicalMemory, Pte, PteFlags, Slot, Table, TableSource, VirtRange,
 };
 
-/// Which tables lose the right to write when they are copied.
+/// The tables that lose the right to write when they are copied.
 ///
 /// WRITABLE is also cleared in entries that are not present. Software that stores data in such entries must
 /// therefore not use this bit, nor LOCK.

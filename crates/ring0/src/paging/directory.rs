@@ -48,8 +48,8 @@ impl<'m, M: PhysicalMemory> PageTables<'m, M> {
         Ok(Directory { range, tables: pages.map(table).collect() })
     }
 
-    /// As [`directory`](Self::directory), but adds all missing tables first. Pages of the range can then be mapped
-    /// on demand without adding tables.
+    /// The same as [`directory`](Self::directory), but adds all missing tables first. Pages of the range can then be mapped on
+    /// demand without adding tables.
     pub fn directory_or_add(
         &self,
         range: VirtRange,

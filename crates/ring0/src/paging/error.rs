@@ -2,7 +2,7 @@
 
 use super::PageSize;
 
-/// Why a request was refused. No variant allocates memory, so handlers can create and drop errors.
+/// The reason why a request was refused. No variant allocates memory, so handlers can create and drop errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PagingError {
     /// The address is outside of the process's half of the address space.

@@ -5,7 +5,7 @@ use super::slot::Child;
 use super::tables::entries;
 use super::{PageTables, PhysicalMemory, Pte, Table, TableSource, VirtRange};
 
-/// Which tables of a range to free.
+/// The tables of a range to free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Which {
     /// All tables that lie wholly in the range, whatever they map, and all empty tables.

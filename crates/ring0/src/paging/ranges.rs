@@ -13,10 +13,10 @@ use super::{
     VirtRange,
 };
 
-/// The bits that `protect_range` does not change. They say what an entry is, and are no rights.
+/// The bits that `protect_range` does not change. They say what an entry is, and are not rights.
 const STRUCTURE: PteFlags = PteFlags::PRESENT.union(PteFlags::HUGE).union(PteFlags::LOCK);
 
-/// How to treat a huge page that is only partly in the range.
+/// The treatment of a huge page that is only partly in the range.
 enum Partly<'t, S> {
     Split(&'t mut S),
     Whole,

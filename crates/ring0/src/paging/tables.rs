@@ -70,7 +70,7 @@ impl<'m, M: PhysicalMemory> PageTables<'m, M> {
     /// Creates tables that map nothing.
     ///
     /// # Safety
-    /// As for [`from_root`](Self::from_root), once the tables are in use.
+    /// The same as for [`from_root`](Self::from_root), once the tables are in use.
     pub unsafe fn create(memory: &'m M, tables: &mut impl TableSource) -> Result<Self, PagingError> {
         let root = tables.take().ok_or(PagingError::OutOfTables)?;
         memory.table(root).clear();

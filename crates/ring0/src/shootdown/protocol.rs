@@ -38,11 +38,11 @@ pub trait Platform {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Place {
-    /// Not in the guest. The vCPU flushes everything when it comes in.
+    /// The vCPU is not in the guest. It flushes everything when it comes in.
     Absent = 0,
-    /// In the guest, with its host part at work: a host call, a signal, or any other exit to user space.
+    /// The vCPU is in the guest, and its host part is at work: a host call, a signal, or any other exit to user space.
     Host = 1,
-    /// In the guest, computing or halted.
+    /// The vCPU is in the guest, and computes or is halted.
     Guest = 2,
 }
 

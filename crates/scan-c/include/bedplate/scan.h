@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * scan: table scans whose data is already there. Link with -lbedplate_scan, or use pkg-config bedplate-scan.
+ * scan: table scans whose data is ready in time. Link with -lbedplate_scan, or use pkg-config bedplate-scan.
  *
- * Functions return a bp_scan_code: 0 or more, or an error, which is negative; bp_scan_error() says in words what was
- * wrong in this thread's last call that failed. Handles are numbers: one that was never given out, or was closed, is
- * an error, never an access to memory. Any function may be called in any thread, but a channel is one worker's: two
- * threads in one channel at the same time is an error, too.
+ * Functions return a bp_scan_code: 0 or more, or an error, which is negative. bp_scan_error() returns the error text of
+ * this thread's last call that failed. Handles are numbers: one that was never given out, or was closed, is an error,
+ * never an access to memory. Any function may be called in any thread. But a channel belongs to one worker, so a call
+ * while another thread uses the channel is an error.
  *
- * Structures that begin with a size may grow: set it to sizeof the structure, and all that you do not use to 0.
+ * Structures that begin with a size may grow: set it to sizeof the structure, and all unused fields to 0.
  *
  * Generated from the Rust sources.
  */
@@ -18,34 +18,34 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The process's own service, which starts when it is used first. Use it unless workers share with another process, or an engine
-   has to be chosen: see bp_scan_connect() and bp_scan_start(). */
+/* The process's own service, which starts at its first use. Use it unless workers share with another process, or the program
+   must choose the engine: see bp_scan_connect() and bp_scan_start(). */
 #ifdef __cplusplus
 #define BP_SCAN_DEFAULT (bp_scan_service{})
 #else
 #define BP_SCAN_DEFAULT ((struct bp_scan_service){0})
 #endif
 
-/* Of bp_scan_source: the file is `fd`. */
+/* A flag of bp_scan_source: the file is `fd`. */
 #define BP_SCAN_FD UINT32_C(0x1)
-/* Of bp_scan_options and bp_scan_pool_options: files that change are not watched. Each byte of the scan is read and delivered
-   once, whatever happens to the file meanwhile; nothing is taken back. The reader judges each page by read_began_ns,
-   BP_SCAN_PAGE_STABLE and bp_scan_unchanged(). */
+/* A flag of bp_scan_options and bp_scan_pool_options: the service does not watch files for changes. It reads and delivers each
+   byte of the scan once, whatever happens to the file meanwhile, and withdraws no page. The reader judges each page by
+   read_began_ns, BP_SCAN_PAGE_STABLE and bp_scan_unchanged(). */
 #define BP_SCAN_UNWATCHED UINT32_C(0x1)
-/* Of bp_scan_page: the page is not torn. Nobody wrote to its file while it was read, because the file had the same stamp before
-   and after the read. A stamp is a file's size, its times of change and its number of names, as statx() gives them. The flag is
-   not set where equal stamps prove nothing: see bp_scan_unchanged(). */
+/* A flag of bp_scan_page: the page is not torn. No process wrote to its file during the read, because the file had the same
+   stamp before and after the read. A stamp is a file's size, its times of change and its number of names, as statx() returns
+   them. The flag is not set if equal stamps prove nothing: see bp_scan_unchanged(). */
 #define BP_SCAN_PAGE_STABLE UINT32_C(0x1)
-/* The most pages of a channel that may be out at a time. */
+/* Maximum number of pages of a channel that may be out at a time. */
 #define BP_SCAN_PAGES_HELD_MAX UINT32_C(510)
-/* The same of each worker of a pool. */
+/* Maximum number of pages of each worker of a pool that may be out at a time. */
 #define BP_SCAN_POOL_PAGES_HELD_MAX UINT32_C(509)
-/* Of bp_scan_next_page(): as long as it takes. */
+/* A timeout of bp_scan_next_page(): wait without a limit. */
 #define BP_SCAN_FOREVER INT64_C(-1)
 
 
 /*
- What functions return. Errors are negative.
+ The results of functions. Errors are negative.
  */
 enum bp_scan_code
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -53,23 +53,24 @@ enum bp_scan_code
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
   /*
-   It is done; of bp_scan_get_page(): here is a page.
+   Success. From bp_scan_get_page(): `page` is filled in.
    */
   BP_SCAN_OK = 0,
   /*
-   There is no page yet.
+   No page is ready yet.
    */
   BP_SCAN_NOT_YET = 1,
   /*
-   The scan is over, unless ranges are added.
+   The scan is over, unless the program adds ranges.
    */
   BP_SCAN_END = 2,
   /*
-   A page cannot be read: bp_scan_error_number() says why. The scan may go on with the next one, as after the next three.
+   A page cannot be read: bp_scan_error_number() gives the reason. The scan can continue with the next one, as after the next
+   three codes.
    */
   BP_SCAN_ERROR_READ = -1,
   /*
-   The file has become shorter since the scan began; the page's `offset` is the first byte of it that is not there.
+   The file has become shorter since the scan began. The page's `offset` is its first byte that does not exist.
    */
   BP_SCAN_ERROR_TRUNCATED = -2,
   /*
@@ -81,11 +82,11 @@ enum bp_scan_code
    */
   BP_SCAN_ERROR_REPLACED = -4,
   /*
-   A system call failed: bp_scan_error_number() says how.
+   A system call failed: bp_scan_error_number() gives the error.
    */
   BP_SCAN_ERROR_SYSTEM = -16,
   /*
-   A file cannot be scanned: bp_scan_error_number() says why.
+   A file cannot be scanned: bp_scan_error_number() gives the reason.
    */
   BP_SCAN_ERROR_FILE = -17,
   /*
@@ -105,19 +106,19 @@ enum bp_scan_code
    */
   BP_SCAN_ERROR_FULL = -21,
   /*
-   The service of another process does not do it.
+   The service of another process refuses the request.
    */
   BP_SCAN_ERROR_REFUSED = -22,
   /*
-   What was asked for cannot be.
+   The request is not possible.
    */
   BP_SCAN_ERROR_INVALID = -32,
   /*
-   A pointer is NULL that must not be.
+   A pointer is NULL that must not be NULL.
    */
   BP_SCAN_ERROR_NULL = -33,
   /*
-   There never was such a handle, or it is one of something else.
+   The handle was never given out, or is of another kind.
    */
   BP_SCAN_ERROR_HANDLE = -34,
   /*
@@ -125,27 +126,27 @@ enum bp_scan_code
    */
   BP_SCAN_ERROR_CLOSED = -35,
   /*
-   Another thread is in this channel.
+   Another thread is using this channel.
    */
   BP_SCAN_ERROR_BUSY = -36,
   /*
-   As many pages are out as may be, or some are that have to be returned first.
+   The maximum number of pages is out, or pages are out that must be returned first.
    */
   BP_SCAN_ERROR_HELD = -37,
   /*
-   No page is out: this one was returned before.
+   No page is out, because this one was returned before.
    */
   BP_SCAN_ERROR_NOT_HELD = -38,
   /*
-   The page is not one that is out: an earlier one, or another channel's.
+   The page is not out: it is an earlier one, or belongs to another channel.
    */
   BP_SCAN_ERROR_PAGE = -39,
   /*
-   The handle is the parent process's: nothing reads for this one. Open anew.
+   The handle belongs to the parent process, and nothing reads for it in this one. Open another one.
    */
   BP_SCAN_ERROR_FORKED = -40,
   /*
-   Something went wrong within the library. A handle in which this happens can only be closed.
+   An error within the library. A handle in which this happens can only be closed.
    */
   BP_SCAN_ERROR_INTERNAL = -64,
 };
@@ -158,11 +159,11 @@ typedef int32_t bp_scan_code;
 #endif // __cplusplus
 
 /*
- What reads.
+ The mechanism that reads.
  */
 enum bp_scan_engine {
   /*
-   The best one that works here, found by trying.
+   The best one that works here. The service tries them.
    */
   BP_SCAN_ENGINE_AUTO = 0,
   /*
@@ -170,17 +171,17 @@ enum bp_scan_engine {
    */
   BP_SCAN_ENGINE_URING = 1,
   /*
-   Threads that call pread(): works everywhere.
+   Threads that call pread(). They work everywhere.
    */
   BP_SCAN_ENGINE_THREADS = 2,
 };
 
 /*
- What the memory of pages is made of.
+ The kind of memory that pages are in.
  */
 enum bp_scan_memory {
   /*
-   Something else.
+   Another kind.
    */
   BP_SCAN_MEMORY_OTHER = 0,
   /*
@@ -198,25 +199,26 @@ enum bp_scan_memory {
 };
 
 /*
- What reads for channels. It ends when it is stopped and its last channel is closed.
+ A service, which reads for channels. It ends when it is stopped and its last channel is closed.
  */
 struct bp_scan_service {
   /*
-   Its number; 0: the process's own.
+   Its number; 0: the process's own service.
    */
   uint64_t handle;
 };
 
 /*
- A file to be scanned: by its name, or an open one.
+ A file of a scan: a name, or an open descriptor.
  */
 struct bp_scan_source {
   /*
-   Its name; NULL with BP_SCAN_FD.
+   The name; NULL with BP_SCAN_FD.
    */
   const char *path;
   /*
-   With BP_SCAN_FD: it is open for reading here. It is opened anew, so this one stays as it is and may be closed.
+   With BP_SCAN_FD: a descriptor that is open for reading. The library opens the file again, so the descriptor stays
+   unchanged and may be closed.
    */
   int fd;
   /*
@@ -238,17 +240,17 @@ struct bp_scan_range {
    */
   uint64_t end;
   /*
-   Which file of the scan, counted from 0.
+   The file of the scan, counted from 0.
    */
   uint32_t file;
   /*
-   0.
+   Must be 0.
    */
   uint32_t reserved;
 };
 
 /*
- A scan to be opened.
+ The options of a scan.
  */
 struct bp_scan_options {
   /*
@@ -260,24 +262,24 @@ struct bp_scan_options {
    */
   const struct bp_scan_source *sources;
   /*
-   How many there are.
+   Number of files.
    */
   size_t source_count;
   /*
-   The bytes to be scanned, in this order; NULL: all of every file. With `range_count` 0 and not NULL: none yet.
+   The bytes to scan, in this order; NULL: all of every file. With `range_count` 0 and not NULL: none yet.
    */
   const struct bp_scan_range *ranges;
   /*
-   How many there are.
+   Number of ranges.
    */
   size_t range_count;
   /*
-   The size of pages: a power of two from 4 KiB to 2 MiB; 0: 2 MiB. A page never crosses a multiple of it in its file.
+   The size of pages: a power of two from 4 KiB to 2 MiB; 0: 2 MiB. A page never crosses a multiple of its size in its file.
    */
   size_t page_size;
   /*
-   The memory of the channel: 4 MiB to 1 GiB; 0: 32 MiB. If several pages may be out it has to have 2 MiB for each of them,
-   and 4 MiB.
+   The memory of the channel: 4 MiB to 1 GiB; 0: 32 MiB. If several pages may be out, it must have 2 MiB for each of them,
+   and 4 MiB more.
    */
   size_t ring_bytes;
   /*
@@ -285,7 +287,7 @@ struct bp_scan_options {
    */
   uint32_t flags;
   /*
-   How many pages may be out at a time: 1 to BP_SCAN_PAGES_HELD_MAX; 0: 1.
+   Maximum number of pages that may be out at a time: 1 to BP_SCAN_PAGES_HELD_MAX; 0: 1.
    */
   uint32_t pages_held;
 };
@@ -305,19 +307,19 @@ struct bp_scan_channel {
  */
 struct bp_scan_page {
   /*
-   The bytes. They are the program's to read until the page is returned.
+   The bytes. The program may read them until the page is returned.
    */
   const uint8_t *data;
   /*
-   How many there are.
+   Number of bytes.
    */
   size_t len;
   /*
-   Where they are in the file.
+   The offset of the bytes in the file.
    */
   uint64_t offset;
   /*
-   Which file of the scan, counted from 0.
+   The file of the scan, counted from 0.
    */
   uint32_t file;
   /*
@@ -325,12 +327,12 @@ struct bp_scan_page {
    */
   uint32_t flags;
   /*
-   When the read of the bytes began, by CLOCK_MONOTONIC: before it was submitted. 0 in a channel that watches its files. The
-   clock is that of the process that reads: if a daemon reads in another time namespace, its clock has another offset.
+   The time before the read of the bytes was submitted, by CLOCK_MONOTONIC. 0 in a channel that watches its files. The clock
+   is that of the process that reads: if a daemon reads in another time namespace, its clock has another offset.
    */
   uint64_t read_began_ns;
   /*
-   The library's: by what a page is known when it is returned.
+   For the library, which identifies the page by it when the page is returned.
    */
   uint64_t channel;
   /*
@@ -340,7 +342,7 @@ struct bp_scan_page {
 };
 
 /*
- What a channel is, and did so far.
+ The properties of a channel, and its counts so far.
  */
 struct bp_scan_statistics {
   /*
@@ -352,31 +354,31 @@ struct bp_scan_statistics {
    */
   uint64_t page_size;
   /*
-   What its memory is made of: one of bp_scan_memory.
+   The kind of its memory: one of bp_scan_memory.
    */
   uint32_t memory;
   /*
-   How many files the scan has.
+   Number of files of the scan.
    */
   uint32_t files;
   /*
-   Frames of up to 2 MiB that the worker is through with.
+   Frames of up to 2 MiB that the worker has finished.
    */
   uint64_t frames;
   /*
-   Bytes of them.
+   Bytes in these frames.
    */
   uint64_t bytes;
   /*
-   Nanoseconds that the worker took for them.
+   Nanoseconds that the worker spent on them.
    */
   uint64_t ingest_ns;
   /*
-   How often there was no page when the worker wanted one.
+   Number of times that there was no page when the worker wanted one.
    */
   uint64_t starved;
   /*
-   Nanoseconds that it wanted one in vain.
+   Nanoseconds that it waited for a page.
    */
   uint64_t starved_ns;
   /*
@@ -388,7 +390,7 @@ struct bp_scan_statistics {
    */
   uint64_t bytes_read;
   /*
-   How often something was read again because its file changed meanwhile.
+   Number of pages that were read again because their file changed meanwhile.
    */
   uint64_t read_again;
   /*
@@ -396,11 +398,11 @@ struct bp_scan_statistics {
    */
   uint64_t reclaimed;
   /*
-   Frames that are there now and unread.
+   Frames that are ready now and unread.
    */
   uint64_t unread;
   /*
-   How many there may be as things are.
+   Current maximum of that number.
    */
   uint64_t watermark;
   /*
@@ -412,13 +414,13 @@ struct bp_scan_statistics {
    */
   uint64_t unstable;
   /*
-   How many pages may be out at a time.
+   Maximum number of pages that may be out at a time.
    */
   uint64_t pages_held;
 };
 
 /*
- A pool to be made.
+ The options of a pool.
  */
 struct bp_scan_pool_options {
   /*
@@ -426,29 +428,29 @@ struct bp_scan_pool_options {
    */
   size_t size;
   /*
-   Its files, all of which every worker scans.
+   Its files. Every worker scans all of them.
    */
   const struct bp_scan_source *sources;
   /*
-   How many there are.
+   Number of files.
    */
   size_t source_count;
   /*
-   How much memory: 16 MiB to 1 GiB; 0: 64 MiB, which are enough for 29 workers that have one page at a time.
+   Amount of memory: 16 MiB to 1 GiB; 0: 64 MiB, which are enough for 29 workers that have one page at a time.
    */
   size_t memory_bytes;
   /*
-   0 or BP_SCAN_UNWATCHED: each worker judges its pages for itself.
+   0 or BP_SCAN_UNWATCHED: each worker judges its own pages.
    */
   uint32_t flags;
   /*
-   How many pages each worker may have out at a time: 1 to BP_SCAN_POOL_PAGES_HELD_MAX; 0: 1.
+   Maximum number of pages that each worker may have out at a time: 1 to BP_SCAN_POOL_PAGES_HELD_MAX; 0: 1.
    */
   uint32_t pages_held;
 };
 
 /*
- A pool of memory for a group of files. Its memory is there as long as it, or a channel in it, is open.
+ A pool of memory for a group of files. Its memory exists as long as the pool, or a channel in it, is open.
  */
 struct bp_scan_pool {
   /*
@@ -458,14 +460,14 @@ struct bp_scan_pool {
 };
 
 /*
- What lets a worker join a pool. It cannot be guessed.
+ The key that lets a worker join a pool. It cannot be guessed.
  */
 struct bp_scan_key {
   uint8_t bytes[16];
 };
 
 /*
- How a service is to be.
+ The options of a service.
  */
 struct bp_scan_service_options {
   /*
@@ -477,21 +479,21 @@ struct bp_scan_service_options {
    */
   uint32_t engine;
   /*
-   Other than 0: measures by the kernel's clock even where the processor's counter could be trusted.
+   Other than 0: measures time with the kernel's clock, even if the processor's counter can be trusted.
    */
   uint32_t kernel_clock;
   /*
-   Other than 0: memory may be of huge pages that the administrator reserved, as far as there are enough of them.
+   Other than 0: memory may consist of huge pages that the administrator reserved, if there are enough.
    */
   uint32_t reserved_pages;
   /*
-   0.
+   Must be 0.
    */
   uint32_t reserved;
 };
 
 /*
- What a service did since it began.
+ The counts of a service since it began.
  */
 struct bp_scan_service_statistics {
   /*
@@ -499,7 +501,7 @@ struct bp_scan_service_statistics {
    */
   uint64_t bytes_read;
   /*
-   How often its control loop was awake.
+   Number of times that its control loop woke.
    */
   uint64_t rounds;
 };
@@ -514,35 +516,35 @@ extern "C" {
 const char *bp_scan_version(void);
 
 /*
- Opens a channel (zicio_open); reading begins at once.
+ Opens a channel (zicio_open). Reading begins at once.
 
  # Safety
- `options` is NULL or as long as it says, with arrays of as many elements as it says; `opened` is writable or NULL.
+ `options` is NULL or as long as its size says, with arrays of the stated lengths; `opened` is writable or NULL.
  */
 int bp_scan_open(struct bp_scan_service service,
                  const struct bp_scan_options *options,
                  struct bp_scan_channel *opened);
 
 /*
- Closes a channel (zicio_close). BP_SCAN_ERROR_HELD while a page is out, of which the memory would go away.
+ Closes a channel (zicio_close). Fails with BP_SCAN_ERROR_HELD while a page is out, because its memory would be unmapped.
  */
 int bp_scan_close(struct bp_scan_channel channel);
 
 /*
- Closes a channel even if pages are out, for cleaning up after errors. Nobody may look at them any more.
+ Closes a channel even if pages are out, to clean up after errors. No thread may read these pages any more.
  */
 int bp_scan_abandon(struct bp_scan_channel channel);
 
 /*
- The next page (zicio_get_page), if it is there. This never waits, and in steady state it makes no system call.
+ Returns the next page (zicio_get_page), if it is ready. This never waits, and in steady state it makes no system call.
 
- - BP_SCAN_OK: here is the page; return it by bp_scan_put_page().
- - BP_SCAN_NOT_YET: the page has not been read yet. The call may have made a system call, by which the service knows that
-   the page is wanted.
+ - BP_SCAN_OK: `page` is filled in. Return it with bp_scan_put_page().
+ - BP_SCAN_NOT_YET: the page has not been read yet. The call may have made a system call, which tells the service that the page
+   is wanted.
  - BP_SCAN_END: the scan is over.
- - BP_SCAN_ERROR_READ and the three codes after it: a page cannot be had. `page` says which one, and the next call is about
-   the one after it.
- - BP_SCAN_ERROR_HELD: as many pages are out as may be. With this and all other errors `page` stays as it is.
+ - BP_SCAN_ERROR_READ and the three codes after it: a page cannot be delivered. `page` says which one. The next call concerns
+   the page after it.
+ - BP_SCAN_ERROR_HELD: the maximum number of pages is out. With this and all other errors, `page` stays as it is.
 
  # Safety
  `page` is writable or NULL.
@@ -551,7 +553,7 @@ int bp_scan_get_page(struct bp_scan_channel channel,
                      struct bp_scan_page *page);
 
 /*
- As bp_scan_get_page(), but waits for so many nanoseconds until there is a page; BP_SCAN_FOREVER: as long as it takes.
+ Does the same as bp_scan_get_page(), but waits up to `timeout_ns` nanoseconds for a page; BP_SCAN_FOREVER: without a limit.
 
  # Safety
  `page` is writable or NULL.
@@ -561,7 +563,7 @@ int bp_scan_next_page(struct bp_scan_channel channel,
                       int64_t timeout_ns);
 
 /*
- Returns a page (zicio_put_page). If several are out they are returned in any order.
+ Returns a page (zicio_put_page). If several are out, they can be returned in any order.
 
  # Safety
  `page` is readable or NULL.
@@ -569,10 +571,10 @@ int bp_scan_next_page(struct bp_scan_channel channel,
 int bp_scan_put_page(struct bp_scan_channel channel, const struct bp_scan_page *page);
 
 /*
- Whether the file of a page has not changed since before the page was read. This makes one statx() call, and compares the file's
- stamp (see BP_SCAN_PAGE_STABLE) with the one from before the read. The channel must not watch its files, and the page must be
- out. `unchanged` is false if equal stamps would prove nothing. That is so for block devices and for files of network file
- systems. It is also so for a file that was changed just before it was read, where the kernel's time stamps are coarse.
+ Tells whether the file of a page is unchanged since before the page was read. This makes one statx() call, and compares the
+ file's stamp (see BP_SCAN_PAGE_STABLE) with the one from before the read. The channel must not watch its files, and the page
+ must be out. `unchanged` is false if equal stamps would prove nothing. That is so for block devices and for files of network
+ file systems. It is also so for a file that was changed just before it was read, where the kernel's time stamps are coarse.
 
  # Safety
  `page` is readable or NULL, and `unchanged` is writable or NULL.
@@ -582,11 +584,11 @@ int bp_scan_unchanged(struct bp_scan_channel channel,
                       bool *unchanged);
 
 /*
- Takes back ranges that were announced: bytes of them that have not been handed out will not be. `cancelled`, which may be
- NULL, gets how many bytes that are. Ranges that are announced again afterwards come. Not in a pool.
+ Cancels ranges that were announced: bytes of them that have not been handed out will not be. `cancelled`, which may be NULL,
+ gets the number of these bytes. Ranges that are announced again afterwards are delivered. Pools do not support this.
 
  # Safety
- `ranges` points to so many, or is NULL, and `cancelled` is writable or NULL.
+ `ranges` points to `range_count` ranges, or is NULL; `cancelled` is writable or NULL.
  */
 int bp_scan_cancel_ranges(struct bp_scan_channel channel,
                           const struct bp_scan_range *ranges,
@@ -594,9 +596,9 @@ int bp_scan_cancel_ranges(struct bp_scan_channel channel,
                           uint64_t *cancelled);
 
 /*
- A descriptor that poll(), epoll and what is made of them find readable when bp_scan_get_page() would return something else than
- BP_SCAN_NOT_YET. It may be readable in vain once, until bp_scan_get_page() has returned that. It stays the channel's, and is
- closed with it: do not read from it or close it.
+ Gives a descriptor that poll(), epoll and similar calls report as readable when bp_scan_get_page() would return anything else
+ than BP_SCAN_NOT_YET. It may be readable once in vain, until bp_scan_get_page() has returned that. It belongs to the channel,
+ and is closed with it: do not read from it or close it.
 
  # Safety
  `descriptor` is writable or NULL.
@@ -605,18 +607,18 @@ int bp_scan_descriptor(struct bp_scan_channel channel,
                        int *descriptor);
 
 /*
- Adds ranges to the scan (zicio_notify_ranges), to come after those it has: at most 1048576 that are announced and not read
- yet, of which each call counts as one more. Not in a pool.
+ Adds ranges to the scan (zicio_notify_ranges), after its present ranges. At most 1048576 may be announced and not read yet,
+ and each call counts as one more. Pools do not support this.
 
  # Safety
- `ranges` points to so many, or is NULL.
+ `ranges` points to `range_count` ranges, or is NULL.
  */
 int bp_scan_notify_ranges(struct bp_scan_channel channel,
                           const struct bp_scan_range *ranges,
                           size_t range_count);
 
 /*
- Whether reads of a file of the scan go past the page cache.
+ Tells whether reads of a file of the scan bypass the page cache.
 
  # Safety
  `direct` is writable or NULL.
@@ -624,27 +626,27 @@ int bp_scan_notify_ranges(struct bp_scan_channel channel,
 int bp_scan_is_direct(struct bp_scan_channel channel, uint32_t file, bool *direct);
 
 /*
- What it is, and did so far. `size` is sizeof the structure.
+ Gives the properties of a channel, and its counts so far. `size` is sizeof the structure.
 
  # Safety
- `statistics` is writable, as many bytes as `size` says, or NULL.
+ `statistics` has `size` writable bytes, or is NULL.
  */
 int bp_scan_get_statistics(struct bp_scan_channel channel,
                            struct bp_scan_statistics *statistics,
                            size_t size);
 
 /*
- What a code means, in words; never NULL.
+ Returns the meaning of a code as text, never NULL.
  */
 const char *bp_scan_strerror(int code);
 
 /*
- What went wrong in this thread's last call that failed, in words; "" if none did. Valid until the next one.
+ Returns the error text of this thread's last call that failed; "" if none did. It is valid until the next such call.
  */
 const char *bp_scan_error(void);
 
 /*
- The error number (errno) of this thread's last call that failed; 0 if the kernel had no part in it.
+ Returns the error number (errno) of this thread's last call that failed; 0 if no system call failed.
  */
 int bp_scan_error_number(void);
 
@@ -652,14 +654,14 @@ int bp_scan_error_number(void);
  Makes a pool.
 
  # Safety
- `options` is NULL or as long as it says, with arrays of as many elements as it says; `made` is writable or NULL.
+ `options` is NULL or as long as its size says, with arrays of the stated lengths; `made` is writable or NULL.
  */
 int bp_scan_create_pool(struct bp_scan_service service,
                         const struct bp_scan_pool_options *options,
                         struct bp_scan_pool *made);
 
 /*
- The key by which workers join.
+ Gives the key by which workers join.
 
  # Safety
  `key` is writable or NULL.
@@ -667,13 +669,13 @@ int bp_scan_create_pool(struct bp_scan_service service,
 int bp_scan_pool_key(struct bp_scan_pool pool, struct bp_scan_key *key);
 
 /*
- Nobody else can join; those who are in the pool go on.
+ Closes a pool. No further worker can join, and the workers in the pool continue.
  */
 int bp_scan_close_pool(struct bp_scan_pool pool);
 
 /*
- Joins a pool: the channel has every page of the pool's files once, in the order in which the pool has them. Pages are of
- `page_size` bytes: a power of two from 4 KiB to 2 MiB; 0: 2 MiB.
+ Joins a pool. The channel delivers every page of the pool's files once, in the pool's order. Pages have `page_size` bytes: a
+ power of two from 4 KiB to 2 MiB; 0: 2 MiB.
 
  # Safety
  `key` is readable or NULL, and `joined` is writable or NULL.
@@ -684,9 +686,10 @@ int bp_scan_join(struct bp_scan_service service,
                  struct bp_scan_channel *joined);
 
 /*
- How many bytes of a range of a file are in the page cache, in whole pages of 4 KiB but never more than the range has. What is
- there is read faster through it than past it. Nothing is read. The kernel says it to who may write the file or owns it; to
- others it is BP_SCAN_ERROR_SYSTEM, with EPERM. A file of another kind than a regular file or a block device is BP_SCAN_ERROR_FILE.
+ Counts the bytes of a range of a file that are in the page cache, in whole pages of 4 KiB, but never more than the range has.
+ A program reads these bytes faster through the page cache than past it. The call reads no data. The kernel only answers a
+ process that may write the file or owns it; to others the result is BP_SCAN_ERROR_SYSTEM, with EPERM. If the file is neither a
+ regular file nor a block device, the result is BP_SCAN_ERROR_FILE.
 
  # Safety
  `source` is readable or NULL, with a name that is a C string or NULL, and `bytes` is writable or NULL.
@@ -697,21 +700,21 @@ int bp_scan_resident_bytes(const struct bp_scan_source *source,
                            uint64_t *bytes);
 
 /*
- Starts another service than BP_SCAN_DEFAULT. `options` may be NULL.
+ Starts a service in addition to BP_SCAN_DEFAULT. `options` may be NULL.
 
- Most programs use BP_SCAN_DEFAULT, which needs no call and lives as long as the process. Start a service to choose its engine, or
- to end its thread by bp_scan_stop(). Each service has a thread, and channels of two services share nothing, so a process
+ Most programs use BP_SCAN_DEFAULT, which needs no call and lives as long as the process. Start a service to choose its engine,
+ or to end its thread with bp_scan_stop(). Each service has a thread, and channels of two services share nothing, so a process
  needs one service.
 
  # Safety
- `options` is NULL or as long as it says, and `started` is writable or NULL.
+ `options` is NULL or as long as its size says, and `started` is writable or NULL.
  */
 int bp_scan_start(const struct bp_scan_service_options *options,
                   struct bp_scan_service *started);
 
 /*
- Connects to the service of another process, which listens at a path. What is opened at it is read there, and shared with
- other processes. Each step may take 30 s: see bp_scan_connect_within().
+ Connects to the service of another process, which listens at a path. That process reads for all objects that are opened
+ through it, and its clients share the reads. Each step may take 30 s: see bp_scan_connect_within().
 
  # Safety
  `path` is a C string or NULL, and `connected` is writable or NULL.
@@ -720,10 +723,11 @@ int bp_scan_connect(const char *path,
                     struct bp_scan_service *connected);
 
 /*
- bp_scan_connect() with a time in nanoseconds for each step: to connect, to send one message, and to receive the answer to it.
- It is from 1 ms to an hour (BP_SCAN_ERROR_INVALID), and is kept for all that is done with the service and its channels.
- Signals do not make it longer. A step that takes longer fails with the error number ETIMEDOUT, and a channel of which a request
- is not answered in time answers BP_SCAN_ERROR_GONE from then on. Waiting for pages is no such step.
+ Does the same as bp_scan_connect(), with a time limit in nanoseconds for each step: to connect, to send one message, and to
+ receive the answer to it. The limit is from 1 ms to an hour (otherwise BP_SCAN_ERROR_INVALID). It applies to all uses of the
+ service and its channels. Signals do not extend it. A step that takes longer fails with the error number ETIMEDOUT. If a
+ request of a channel is not answered in time, the channel's calls return BP_SCAN_ERROR_GONE from then on. Waits for pages have
+ no such limit.
 
  # Safety
  `path` is a C string or NULL, and `connected` is writable or NULL.
@@ -733,25 +737,26 @@ int bp_scan_connect_within(const char *path,
                            struct bp_scan_service *connected);
 
 /*
- Nobody can open anything at it any more; what is open goes on. The process's own cannot be stopped.
+ Stops a service. Nothing more can be opened through it, and open objects continue. The process's own service cannot be
+ stopped.
  */
 int bp_scan_stop(struct bp_scan_service service);
 
 /*
- Which engine reads and how it does that here, in words: as much as `bytes` has room for, with a zero at the end.
+ Gives a description of the engine and of its operation here, cut off after `bytes` bytes, with a zero at the end.
 
  # Safety
- `text` has room for so many bytes.
+ `text` has room for `bytes` bytes.
  */
 int bp_scan_about(struct bp_scan_service service,
                   char *text,
                   size_t bytes);
 
 /*
- What it did. `size` is sizeof the structure.
+ Gives the counts of a service. `size` is sizeof the structure.
 
  # Safety
- `statistics` is writable, as many bytes as `size` says.
+ `statistics` has `size` writable bytes.
  */
 int bp_scan_get_service_statistics(struct bp_scan_service service,
                                    struct bp_scan_service_statistics *statistics,

@@ -1,4 +1,4 @@
-//! What the tests share: the library, a daemon in the test's process, and large files whose content is known.
+//! The common parts of the tests: the library, a daemon in the test's process, and large files with known content.
 #![allow(dead_code)]
 
 use std::collections::HashMap;
@@ -13,10 +13,10 @@ use bedplate_scan::{Daemon, Options, Service, Stopper, resident_bytes};
 use rustix::fs::{Advice, fadvise};
 use tempfile::TempDir;
 
-/// How long a file must not have been changed in these tests. It is longer than a write takes.
+/// Time for which a file must be unchanged in these tests. It is longer than a write takes.
 pub const SETTLING_TIME: Duration = Duration::from_millis(300);
 
-/// A file is served from this size on.
+/// Minimum size of a file that is served.
 pub const MINIMUM: u64 = 1 << 20;
 
 /// The library, built as this test was.
@@ -39,7 +39,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// `None`, and a line that says why, if files of the build's folder are not read past the page cache.
+    /// Returns `None`, and prints a line that says why, if files of the build's folder are not read past the page cache.
     pub fn new() -> Option<Self> {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let service = Service::builder().settling_time(SETTLING_TIME).build().unwrap();
@@ -59,7 +59,7 @@ impl Setup {
         }
     }
 
-    /// A settled file of so many bytes that the page cache has nothing of. Its content is that of `word`, at generation 0.
+    /// A settled file of `bytes` bytes that is not in the page cache. Its content is that of `word`, at generation 0.
     pub fn file(&self, name: &str, bytes: u64) -> PathBuf {
         let path = self.folder.path().join(name);
         write_file(&path, bytes);
@@ -75,7 +75,7 @@ impl Setup {
             .env("LD_PRELOAD", &self.library)
             .env("BEDPLATE_SCAN_SOCKET", &self.socket)
             .env("BEDPLATE_SCAN_MINIMUM", MINIMUM.to_string())
-            // Whether a read is served must not depend on what else the machine does.
+            // Whether a read is served must not depend on the load of the machine.
             .env("BEDPLATE_SCAN_PATIENCE", "60000")
             .env("BEDPLATE_SCAN_STATISTICS", self.statistics_file());
         command
@@ -112,7 +112,7 @@ impl Drop for Setup {
     }
 }
 
-/// The eight bytes at a multiple of eight, as `program/file.c` has them.
+/// The eight bytes at a multiple of eight, as in `program/file.c`.
 pub fn word(offset: u64, generation: u64) -> u64 {
     (offset / 8).wrapping_mul(0x9e37_79b9_7f4a_7c15) & 0xffff_ffff_ffff | generation << 48
 }
@@ -125,12 +125,12 @@ fn write_file(path: &Path, bytes: u64) {
     file.into_inner().unwrap().sync_all().unwrap();
 }
 
-/// Waits until what was changed before is old enough.
+/// Waits until earlier changes are old enough.
 pub fn settle() {
     std::thread::sleep(SETTLING_TIME + Duration::from_millis(50));
 }
 
-/// Takes a file out of the page cache.
+/// Removes a file from the page cache.
 pub fn forget(path: &Path) {
     let file = OpenOptions::new().read(true).open(path).unwrap();
     let end = Instant::now() + Duration::from_secs(30);
@@ -145,7 +145,7 @@ pub fn forget(path: &Path) {
     }
 }
 
-/// Builds a C program of these tests, of all C files of its folder, in another folder.
+/// Builds a C program of these tests, from all C files of its folder, in another folder.
 pub fn build_program(folder: &Path, name: &str) -> PathBuf {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name);
     let files = sources.read_dir().unwrap().map(|entry| entry.unwrap().path());

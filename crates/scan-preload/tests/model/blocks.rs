@@ -1,7 +1,7 @@
-//! Which generations of each block a read may return.
+//! The generations of each block that a read may return.
 //!
-//! A block is written by one thread at a time. Its words say their offset and their generation (`common::word`), and each write of it
-//! has the next generation. Every [`ZEROS`]th generation is zeros.
+//! A block is written by one thread at a time. Its words have their offset and their generation (`common::word`), and each write
+//! of it has the next generation. Every [`ZEROS`]th generation is zeros.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -13,18 +13,19 @@ use crate::common::word;
 /// Bytes of a block.
 pub const BLOCK: u64 = 4096;
 
-/// Generations that are multiples of it are zeros, but for the first generation, 0.
+/// Generations that are multiples of this are zeros, except the first generation, 0.
 pub const ZEROS: u64 = 16;
 
-/// The last generation: a word has 16 bits for it.
+/// The last generation, because a word has 16 bits for it.
 pub const LAST: u64 = 0xffff;
 
-/// The model, which processes share. For each block: the generation of the latest write that has begun, and of the latest that has ended.
+/// The model, which processes share. For each block, it has the generation of the latest write that has begun, and of the latest
+/// write that has ended.
 pub struct Blocks {
     words: &'static [AtomicU64],
 }
 
-/// Words before those of the blocks: how often the file was cut and is whole again.
+/// Number of words before those of the blocks. They count the cuts of the file, and the times that it was whole again.
 const HEAD: usize = 2;
 
 impl Blocks {
@@ -38,11 +39,11 @@ impl Blocks {
         let file = File::options().read(true).write(true).open(path).unwrap();
         let bytes = file.metadata().unwrap().len() as usize;
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping, of which nothing is unmapped.
+        // SAFETY: a new mapping, which is never unmapped.
         let at =
             unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, libc::MAP_SHARED, file.as_raw_fd(), 0) };
         assert_ne!(at, libc::MAP_FAILED);
-        // SAFETY: the mapping has so many words, which are only used as atomics.
+        // SAFETY: the mapping has this number of words, which are only used as atomics.
         Self { words: unsafe { std::slice::from_raw_parts(at.cast(), bytes / 8) } }
     }
 
@@ -58,7 +59,7 @@ impl Blocks {
         &self.words[HEAD + 2 * block as usize + 1]
     }
 
-    /// Begins a write of a block, of zeros or of words, and gives its generation. `None`: there are no more.
+    /// Begins a write of a block, of zeros or of words, and returns its generation. `None`: there are no more.
     pub fn begin(&self, block: u64, zeros: bool) -> Option<u64> {
         let latest = self.begun(block).load(Ordering::Relaxed);
         let next = match zeros {
@@ -72,12 +73,12 @@ impl Blocks {
         })
     }
 
-    /// The write has ended.
+    /// Records that the write has ended.
     pub fn end(&self, block: u64) {
         self.ended(block).store(self.begun(block).load(Ordering::Relaxed), Ordering::SeqCst);
     }
 
-    /// The file is cut from now on, or it is whole again.
+    /// Records that the file is cut from now on, or is whole again.
     pub fn cut(&self, is_whole: bool) {
         self.words[usize::from(is_whole)].fetch_add(1, Ordering::SeqCst);
     }
@@ -88,12 +89,12 @@ impl Blocks {
         Before { whole, ended: blocks.map(|block| self.ended(block).load(Ordering::SeqCst)).collect() }
     }
 
-    /// Whether a read may be short that began in a state.
+    /// Whether a read that began in a state may be short.
     pub fn may_be_short(&self, before: &Before) -> bool {
         self.words[0].load(Ordering::SeqCst) > before.whole
     }
 
-    /// What is wrong with a whole word that a read returned, which began in a state at a block.
+    /// The error in a whole word that a read returned, if there is one. The read began in a state at a block.
     pub fn wrong(&self, before: &Before, first: u64, offset: u64, seen: u64) -> Option<String> {
         let block = offset / BLOCK;
         let from = before.ended[(block - first) as usize];
@@ -107,7 +108,7 @@ impl Blocks {
     }
 }
 
-/// What a reader knows before it reads.
+/// The knowledge of a reader before it reads.
 pub struct Before {
     whole: u64,
     ended: Vec<u64>,

@@ -1,10 +1,10 @@
-//! Random readers under the library beside random writers, against a model: a read returns, for each block, what was there at some
-//! moment between its begin and its end.
+//! Random readers under the library beside random writers, against a model. For each block, a read returns its content at some
+//! moment between the begin and the end of the read.
 //!
 //! The writers are threads of this process, without the library. The readers are processes with it. All of them share the model
-//! (`blocks`), which says of each block which generations of it a read may return.
+//! (`blocks`), which has the generations of each block that a read may return.
 //!
-//! `BEDPLATE_TEST_SECONDS` and `BEDPLATE_TEST_SEED` make it longer, and repeat it.
+//! `BEDPLATE_TEST_SECONDS` sets the duration, and `BEDPLATE_TEST_SEED` the seed.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -38,7 +38,7 @@ const MIXTURES: [&[Kind]; 3] = [
     &[Kind::Write, Kind::Cut],
 ];
 
-/// Seconds without a setting.
+/// Default number of seconds.
 const SECONDS: u64 = 24;
 
 fn number(name: &str) -> Option<u64> {
@@ -52,7 +52,7 @@ fn nothing_is_read_but_what_is_there() {
     let seed = number("BEDPLATE_TEST_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     println!("BEDPLATE_TEST_SEED={seed}");
     let end = Instant::now() + time;
-    // Long runs go through all of them again and again.
+    // Long runs go through all of them repeatedly.
     let turn = (time / MIXTURES.len() as u32).min(Duration::from_secs(60));
     for (round, kinds) in (0..).zip(MIXTURES.iter().cycle()) {
         if Instant::now() >= end {
@@ -75,7 +75,7 @@ fn run(setup: &Setup, kinds: &[Kind], time: Duration, seed: u64) {
             let (file, blocks, is_over) = (&file, &blocks, &is_over);
             scope.spawn(move || writer::write(file, blocks, kinds, (number, WRITERS), seed, is_over));
         }
-        // What the page cache has is not served.
+        // Files in the page cache are not served.
         scope.spawn(|| {
             let file = File::open(&file).unwrap();
             while !is_over.load(Ordering::Relaxed) {
@@ -96,7 +96,7 @@ fn run(setup: &Setup, kinds: &[Kind], time: Duration, seed: u64) {
     std::fs::remove_file(file).unwrap();
 }
 
-/// A process that reads.
+/// Starts a process that reads.
 fn start(setup: &Setup, file: &Path, model: &Path, time: Duration, seed: u64) -> Child {
     let mut command = setup.command(&std::env::current_exe().unwrap());
     command.args(["--exact", "reads", "--nocapture"]).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -105,7 +105,7 @@ fn start(setup: &Setup, file: &Path, model: &Path, time: Duration, seed: u64) ->
     command.spawn().unwrap()
 }
 
-/// What a reading process runs. Run as a test it does nothing.
+/// Runs a reading process. As a test it does nothing.
 #[test]
 fn reads() {
     if std::env::var_os(reader::FILE).is_some() {

@@ -1,4 +1,4 @@
-//! A process that reads by one or several threads, in every way, and checks what it reads.
+//! A process that reads with one or several threads, in every way, and checks the result.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -16,7 +16,7 @@ pub const MODEL: &str = "BEDPLATE_MODEL";
 pub const TIME: &str = "BEDPLATE_MODEL_MILLISECONDS";
 pub const SEED: &str = "BEDPLATE_MODEL_SEED";
 
-/// What its environment says.
+/// Runs the task in its environment.
 pub fn run() {
     let value = |name: &str| std::env::var(name).unwrap();
     let (path, model) = (PathBuf::from(value(FILE)), PathBuf::from(value(MODEL)));
@@ -47,7 +47,7 @@ fn pass(path: &Path, blocks: &Blocks, random: &mut SmallRng, end: Instant) {
     let is_fixed = random.random_range(0..2) == 0;
     let mut buffer = vec![0; largest];
     if by_position {
-        // SAFETY: a system call without memory.
+        // SAFETY: the system call accesses no memory.
         assert_eq!(unsafe { libc::lseek(file.as_raw_fd(), at as i64, libc::SEEK_SET) }, at as i64);
     }
     while at < until && Instant::now() < end {
@@ -71,7 +71,7 @@ fn pass(path: &Path, blocks: &Blocks, random: &mut SmallRng, end: Instant) {
     }
 }
 
-/// Checks the whole words of what was read at an offset.
+/// Checks the whole words of a read at an offset.
 fn check(blocks: &Blocks, before: &super::blocks::Before, first: u64, at: u64, bytes: &[u8]) {
     let skipped = (at.next_multiple_of(8) - at) as usize;
     let Some(bytes) = bytes.get(skipped..) else { return };

@@ -23,23 +23,23 @@ pub enum Kind {
     WriteDirect,
     /// Stores to a shared mapping.
     Store,
-    /// A hole.
+    /// A hole is punched.
     Punch,
-    /// The file is cut, and made as long as it was.
+    /// The file is cut, and extended to its length again.
     Cut,
 }
 
-/// Blocks of a write at most.
+/// Maximum number of blocks of a write.
 const RUN: u64 = 8;
 
-/// Bytes in memory as a direct write wants them.
+/// Bytes in memory with the alignment that a direct write needs.
 #[repr(align(4096))]
 struct Aligned([u8; (RUN * BLOCK) as usize]);
 
-/// Blocks that are cut are all threads'.
+/// Blocks that are cut belong to all threads.
 static CUT: RwLock<()> = RwLock::new(());
 
-/// A pause is one of all threads, so that the file settles.
+/// All threads pause at the same time, so that the file settles.
 static PAUSE: Mutex<()> = Mutex::new(());
 
 struct Writer<'a> {
@@ -49,7 +49,7 @@ struct Writer<'a> {
     mapping: &'static [AtomicU64],
 }
 
-/// Writes until it is over, as thread `number` of `threads`: the blocks of a thread are every so manyth run.
+/// Writes until the end, as thread `number` of `threads`. The blocks of a thread are every `threads`-th run.
 pub fn write(
     path: &Path,
     blocks: &Blocks,
@@ -86,7 +86,7 @@ impl<'a> Writer<'a> {
         let mut mapping: &[AtomicU64] = &[];
         if is_mapped {
             let (bytes, access) = ((blocks.count() * BLOCK) as usize, libc::PROT_READ | libc::PROT_WRITE);
-            // SAFETY: a new mapping, of which nothing is unmapped. The file is not cut where it is mapped.
+            // SAFETY: a new mapping, which is never unmapped. The file is not cut where it is mapped.
             unsafe {
                 let at =
                     libc::mmap(std::ptr::null_mut(), bytes, access, libc::MAP_SHARED, file.as_raw_fd(), 0);
@@ -126,14 +126,14 @@ impl<'a> Writer<'a> {
             }
             Kind::Cut => unreachable!("it is done above"),
         }
-        // Of a write past the page cache, or to a mapped page, that takes as long as a file needs to settle, readers may miss that it
-        // has ended. Then they may see what was there before, until the next write.
+        // A write past the page cache, or to a mapped page, may take as long as a file needs to settle. Then readers may miss its
+        // end, and may see the old content until the next write.
         if begin.elapsed() < SETTLING_TIME / 2 {
             (first..first + len).for_each(|block| self.blocks.end(block));
         }
     }
 
-    /// Cuts the file at a block, and makes it as long as it was.
+    /// Cuts the file at a block, and extends it to its length again.
     fn cut(&self, first: u64) {
         let _cut = CUT.write().unwrap();
         let all = first..self.blocks.count();

@@ -1,4 +1,5 @@
-// The library's own descriptors, which the program did not open: it may close them, and their numbers must not be in its way.
+// The library's own descriptors, which the program did not open. The program may close them, and their numbers must not disturb
+// it.
 
 #include <pthread.h>
 #include <sys/socket.h>
@@ -29,7 +30,7 @@ void connections_are_closed(void) {
     }
 }
 
-/// The numbers of what the program opens are the lowest.
+/// Files that the program opens get the lowest numbers.
 void lowest_numbers(void) {
     int fd = open_file(O_RDONLY);
     CHECK(close(0) == 0);
@@ -38,7 +39,7 @@ void lowest_numbers(void) {
     CHECK(open("/dev/null", O_RDONLY) == fd + 1);
 }
 
-/// The program closes all descriptors, those of the library too, and opens files that get their numbers.
+/// The program closes all descriptors, including those of the library, and opens files that get their numbers.
 void closes_all(void) {
     for (int way = 0; way < 4; way++) {
         int fd = open_file(O_RDONLY);

@@ -12,7 +12,7 @@ void duplicates(void) {
     at = read_to(one, at, 16 << 20);
     CHECK(close(one) == 0);
     at = read_to(two, at, 20 << 20);
-    // The number becomes another file's, which is not served.
+    // The number then belongs to another file, which is not served.
     int pipes[2];
     CHECK(pipe(pipes) == 0 && write(pipes[1], "pipe", 4) == 4);
     CHECK(dup2(pipes[0], two) == two);

@@ -1,4 +1,4 @@
-// Children of the program, which read on or close their descriptors.
+// Children of the program, which continue to read or close their descriptors.
 
 #include <signal.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ void forks(void) {
     read_to(fd, at, at + (4 << 20));
 }
 
-/// How many descriptors are open.
+/// Number of open descriptors.
 static int descriptors(void) {
     int count = 0;
     for (int number = 0; number < 1024; number++)
@@ -58,11 +58,11 @@ void vfork_and_close(void) {
         CHECK(waitpid(child, &status, 0) == child && status == 0);
         at = read_to(fd, at, at + (1 << 20));
     }
-    // The file, and at most three of the library.
+    // These are the file, and at most three descriptors of the library.
     CHECK(descriptors() <= before + 1 + 3);
 }
 
-/// The C library does not notice this fork. The child and its parent both read on.
+/// The C library does not notice this fork. The child and its parent both continue to read.
 void bare_forks(void) {
     int fd = open_file(O_RDONLY);
     pread_to(fd, 0, (4 << 20) + (64 << 10));
@@ -72,7 +72,7 @@ void bare_forks(void) {
         pread_to(fd, (4 << 20) + (64 << 10), size_of(fd));
         _exit(0);
     }
-    // When the child ends, it must not release what its parent has.
+    // When the child ends, it must not release the ranges of its parent.
     int status;
     CHECK(waitpid(child, &status, 0) == child && status == 0);
     static uint8_t buffer[64 << 10];

@@ -1,5 +1,6 @@
-// A program that reads a large file in the way of a scenario: `program SCENARIO FILE`. A scenario checks that the program sees what the
-// kernel's reads return. Then the program prints "as it is" and ends with 0; otherwise it says what differs and ends with 1.
+// A program that reads a large file in the way of a scenario: `program SCENARIO FILE`. A scenario checks that the program's reads
+// return the same as the kernel's. Then the program prints "as it is" and exits with 0. Otherwise it prints the difference and
+// exits with 1.
 
 #include <errno.h>
 #include <fcntl.h>
@@ -24,13 +25,13 @@
 /// The file (`file.c`).
 extern const char *path;
 
-/// Where the latest `pread_to` is.
+/// The position of the latest `pread_to`.
 extern _Atomic uint64_t progress;
 
 /// The eight bytes at a multiple of eight.
 uint64_t word(uint64_t offset, uint64_t generation);
 
-/// Makes the bytes of the file at an offset, in a generation.
+/// Fills a buffer with the bytes of the file at an offset, in a generation.
 void fill(uint64_t *buffer, uint64_t offset, size_t len, uint64_t generation);
 
 /// Whether bytes are those of the file at an offset, in a generation.
@@ -40,7 +41,8 @@ int open_file(int flags);
 
 uint64_t size_of(int fd);
 
-/// Reads by `read` from the descriptor's position, which is `at`, until `end` or a little further. Returns where it ended.
+/// Reads by `read` from the descriptor's position, which is `at`, until `end` or a little further. Returns the offset where it
+/// ended.
 uint64_t read_to(int fd, uint64_t at, uint64_t end);
 
 /// Reads by `pread` from one offset until another or a little further.

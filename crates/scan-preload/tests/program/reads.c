@@ -79,7 +79,7 @@ void vectors_with_flags(void) {
         CHECK(is_content(a, at, first, 0) && is_content(b, at + first, count - first, 0));
         at += count;
     }
-    // The kernel knows flags, and those that nobody has.
+    // The kernel knows flags, and refuses unknown ones.
     CHECK(preadv2(fd, parts, 2, 0, RWF_HIPRI) == sizeof a + sizeof b && is_content(a, 0, sizeof a, 0));
     CHECK(preadv2(fd, parts, 2, 0, 1 << 30) == -1 && errno == EOPNOTSUPP);
     CHECK(preadv2(fd, parts, 2, -2, 0) == -1 && errno == EINVAL);
@@ -155,7 +155,7 @@ void bad_buffers(void) {
         struct iovec parts[] = {{pages, SIZE}, {pages + SIZE, SIZE}};
         CHECK(preadv(fd, parts, 2, at) == SIZE && is_content(pages, at, SIZE, 0));
     }
-    // More bytes than there are addresses.
+    // The length exceeds the address space.
     CHECK(read(fd, pages, (size_t)1 << 62) == -1 && errno == EFAULT);
     CHECK(readv(fd, nowhere, 3) == -1 && errno == EFAULT);
     CHECK(lseek(fd, 0, SEEK_CUR) == (off_t)at);

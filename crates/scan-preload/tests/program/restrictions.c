@@ -1,4 +1,4 @@
-// A program that restricts itself: by a lease, by limits, or by a filter of its system calls.
+// A program that restricts itself: with a lease, with limits, or with a filter of its system calls.
 
 #include <linux/seccomp.h>
 #include <stdlib.h>
@@ -36,7 +36,7 @@ void few_descriptors(void) {
     CHECK(open_file(O_RDONLY) >= 0);
 }
 
-/// After this the kernel ends the process for any call but `read`, `write` and `exit`.
+/// After this, the kernel ends the process for any call except `read`, `write` and `exit`.
 void strict_filter(void) {
     int fd = open_file(O_RDONLY);
     uint64_t at = read_to(fd, 0, 16 << 20);

@@ -7,7 +7,8 @@
 
 #include "program.h"
 
-/// Asks for a signal in a millisecond. A handler asks for the next signal at its end, so that a slow handler leaves the program time.
+/// Requests a signal in a millisecond. A handler requests the next signal at its end, so that a slow handler leaves the program
+/// time.
 static void arm(void) {
     struct itimerval once = {{0, 0}, {0, 1000}};
     CHECK(setitimer(ITIMER_REAL, &once, NULL) == 0);
@@ -81,7 +82,7 @@ static void on_fork_and_read(int signal) {
         arm();
 }
 
-/// Children of a handler finish the read that the handler interrupted, while their parent reads on.
+/// Children of a handler finish the read that the handler interrupted, while their parent continues to read.
 void forks_in_reads(void) {
     first_process = getpid();
     int fd = open_file(O_RDONLY);

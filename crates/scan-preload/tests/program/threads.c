@@ -16,7 +16,7 @@ static void *read_by_position(void *unused) {
         CHECK(count >= 0);
         if (count == 0)
             return NULL;
-        // The content says its offset. Each read returns a whole block, and each block is read once.
+        // The content has its offset. Each read returns a whole block, and each block is read once.
         uint64_t at = 0;
         while ((word(at, 0) ^ buffer[0]) && at < (1ull << 40))
             at += SIZE;

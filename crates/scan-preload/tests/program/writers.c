@@ -1,4 +1,4 @@
-// The file is changed while it is served: a read returns what the kernel's read would return after the change.
+// The file is changed while it is served. A read returns the same as the kernel's read after the change.
 
 #include <stdio.h>
 #include <string.h>

@@ -9,7 +9,7 @@ pub const UNIT: usize = 4096;
 /// Number of units in a frame.
 pub const UNITS: usize = FRAME / UNIT;
 
-/// Why a unit of a frame has no data.
+/// The reason why a unit of a frame has no data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The kind of fault, from 1 to 255.

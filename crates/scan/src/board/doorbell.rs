@@ -1,4 +1,4 @@
-//! How the two sides wake each other. Neither side makes a system call while the other is awake.
+//! The handshake by which the two sides wake each other. Neither side makes a system call while the other is awake.
 //!
 //! Both directions use the same handshake. The side that is about to sleep announces it, *then* checks once more for work. The
 //! other side makes its work visible, *then* checks whether its peer sleeps. Each side executes a sequentially consistent fence
@@ -59,7 +59,7 @@ const POLLS: u32 = 2;
 /// The worker waits for its descriptor to become readable.
 const WATCHES: u32 = 3;
 
-/// How the service must wake a worker after it has published something.
+/// The way in which the service must wake a worker after it has published something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
     /// The service does nothing.

@@ -16,15 +16,15 @@ pub struct WorkerWords {
     pub pages: AtomicU64,
     /// Bytes in the returned pages.
     pub bytes: AtomicU64,
-    /// Time that the worker spent on the returned pages, without its waits, in nanoseconds of the board's clock.
+    /// Time that the worker spent on the returned pages, without waits, in nanoseconds of the board's clock.
     pub ingest_ns: AtomicU64,
-    /// When the worker first accessed the page in use; 0: no page is in use.
+    /// The time when the worker first accessed the page in use; 0: no page is in use.
     pub first_access_ns: AtomicU64,
-    /// When the worker last returned a page.
+    /// The time when the worker last returned a page.
     pub returned_ns: AtomicU64,
-    /// How often the worker asked for a page and there was none.
+    /// Number of times that the worker asked for a page and there was none.
     pub starved: AtomicU64,
-    /// How long the worker wanted a page and had none, in nanoseconds.
+    /// Time during which the worker wanted a page and had none, in nanoseconds.
     pub starved_ns: AtomicU64,
     /// Number of system calls that the worker made to wait and to ring.
     pub calls: AtomicU64,

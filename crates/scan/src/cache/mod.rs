@@ -7,8 +7,8 @@
 //!
 //! # The rule
 //! A cached file is one *version* of a file: its content from the moment at which the cache takes its stamp. All reads of the
-//! cached file begin after that moment. Suppose that a reader finds the same stamp later. Then nobody wrote in between, and every
-//! range that the reader holds equals the result of a read at that later moment ([`FileVersion::is_current`]).
+//! cached file begin after that moment. Suppose that a reader finds the same stamp later. Then no process wrote in between, and
+//! every range that the reader holds equals the result of a read at that later moment ([`FileVersion::is_current`]).
 //!
 //! Two kinds of writes stamp the file when they begin, but change it later, possibly during a direct read. They are writes past
 //! the page cache, and the first store to a page that is mapped from the file. So the cache takes a version only of a file that
@@ -124,7 +124,7 @@ struct CachedFile {
     segments: Vec<Arc<Segment>>,
     /// One charge for each segment that the file may have.
     charges: Vec<Charge>,
-    /// When the last reader detached, if no reader is attached.
+    /// The time when the last reader detached, if no reader is attached.
     idle_since: Option<Instant>,
 }
 

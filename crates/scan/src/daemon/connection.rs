@@ -1,4 +1,4 @@
-//! One connection: it serves the client's requests and owns what the client has opened.
+//! One connection: it serves the client's requests and owns the objects that the client has opened.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -194,16 +194,17 @@ impl Connection {
     }
 }
 
-/// For error texts.
+/// The name of this memory in error texts.
 const RANGES: &str = "the list of ranges that are announced and not read yet";
 
-/// Counts the memory of a channel's ranges, with so many more. It is that of a moment ago: what was read since counts once more.
+/// Charges the memory of a channel's ranges, with `more` additional ones. The count is slightly old: ranges that were read since
+/// then are still counted.
 fn charge(share: &mut Share, pending: &Pending, more: usize) -> Result<()> {
     let ranges = (pending.count() + more + 1).saturating_sub(UNCOUNTED);
     share.resize((ranges * size_of::<Range>()) as u64, RANGES)
 }
 
-/// The reply to a request that is not done, unless the service is gone.
+/// The reply to a request that failed, unless the service is gone.
 fn failed(error: Error) -> Result<Reply> {
     match error {
         Error::Gone => Err(Error::Gone),

@@ -13,7 +13,7 @@ use rustix::net::{SocketAddrUnix, SocketFlags, accept_with, bind, listen};
 use crate::wire::Socket;
 use crate::{Error, Result};
 
-/// Connections that may wait to be accepted. When there are as many, a client must try again.
+/// Maximum number of connections that wait to be accepted. At this number, a client must try again.
 const BACKLOG: i32 = 256;
 
 /// A listening socket. Dropping it removes its name.

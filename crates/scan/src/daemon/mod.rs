@@ -7,7 +7,7 @@
 //!
 //! Threads: one thread accepts. Each connection has a thread, which sleeps in its socket and rings the control loop's bell for
 //! the worker. Workers get no bell of their own, because a process that can ring an eventfd can also silence it. A connection's
-//! thread owns everything that was opened on it. It notices by the socket that a worker is gone, for any reason, and then closes
+//! thread owns everything that was opened on it. It learns from the socket that a worker is gone, for any reason, and then closes
 //! the channel at once.
 //!
 //! Lock: the list of connections ([`Ending`]). A thread that holds it takes no other lock.
@@ -81,7 +81,7 @@ impl std::fmt::Debug for Daemon {
     }
 }
 
-/// The list of connections, and whether the daemon is to end.
+/// The list of connections, and whether the daemon must end.
 struct Ending {
     bell: Bell,
     over: AtomicBool,
@@ -143,14 +143,14 @@ impl Daemon {
         Stopper(self.ending.clone())
     }
 
-    /// Serves until it is told to stop. The calling thread, and those that it starts later, run in short slices from then on.
+    /// Serves until it is stopped. The calling thread, and threads that it starts later, run in short slices from then on.
     ///
     /// # Errors
     /// The daemon can accept no more connections, or the service has ended.
     pub fn run(self) -> Result<()> {
         let shared = self.service.shared().expect("checked when it was made").clone();
-        // Clients wait for this thread and for those of their connections, which it starts. They may use all processors. It works
-        // without short slices, too.
+        // Clients wait for this thread and for those of their connections, which it starts. They may use all processors. It also
+        // works without short slices.
         let _ = bedplate_threads::slice::shorten();
         let mut threads: HashMap<usize, JoinHandle<()>> = HashMap::new();
         let budget = Budget::new(self.limits.memory);
@@ -170,7 +170,7 @@ impl Daemon {
             threads.retain(|_, thread| !thread.is_finished());
             if threads.len() >= self.limits.connections {
                 let text = format!("it has {} connections, and takes no more", self.limits.connections);
-                // There is room for this in an empty socket.
+                // An empty socket has room for this message.
                 socket.send_now(&Reply::Failed { invalid: false, text }, &[]);
                 continue;
             }
@@ -188,7 +188,7 @@ impl Daemon {
         result
     }
 
-    /// Waits until a client connects. `false`: the daemon is to end.
+    /// Waits until a client connects. `false`: the daemon must end.
     fn wait(&self, shared: &Shared) -> Result<bool> {
         loop {
             let mut news = [

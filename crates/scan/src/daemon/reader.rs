@@ -37,7 +37,7 @@ impl Recipient for ToClient {
                 self.socket.send_now(&Reply::NotFetched { fetch, error }, &[])
             }
         };
-        // There is room for the answers to as many fetches as a reader may have, unless it answers nothing at all.
+        // The socket has room for the answers to all fetches that a reader may have, unless the client receives nothing at all.
         if !is_sent {
             self.socket.end();
         }
@@ -46,7 +46,8 @@ impl Recipient for ToClient {
     }
 }
 
-/// Has memory made before there is a reader, so that the first one does not wait for it. A daemon that may have little has none ready.
+/// Makes memory before there is a reader, so that the first reader does not wait for it. A daemon with a small budget keeps none
+/// ready.
 pub fn keep_memory_ready(shared: &Shared, budget: &Budget) {
     let bytes = (FRAMES_PER_SEGMENT * FRAME) as u64;
     if budget.all() < SEGMENTS_FOR_A_READY_ONE * bytes {

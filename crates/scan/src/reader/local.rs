@@ -20,7 +20,7 @@ impl Local {
     /// Opens a reader of a file.
     ///
     /// # Errors
-    /// As [`Cache::attach`].
+    /// The same as those of [`Cache::attach`].
     pub fn open(cache: &Arc<Cache>, file: File) -> Result<RangeReader> {
         let arrivals = Arc::new(Mailbox::default());
         // The service does not charge for memory of a cache in the reader's own process.

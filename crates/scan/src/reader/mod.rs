@@ -402,8 +402,8 @@ impl Drop for Fetch {
     }
 }
 
-/// Bytes of a file, in the memory that the device wrote them to. They do not change until this is dropped, except as
-/// [`is_held`](Self::is_held) says. A range may move to any thread and outlive its reader.
+/// Bytes of a file, in the memory that the device wrote them to. They do not change until this is dropped, except in the case
+/// that [`is_held`](Self::is_held) describes. A range may move to any thread and outlive its reader.
 pub struct PinnedRange {
     inner: Arc<Inner>,
     segment: Arc<SegmentView>,

@@ -35,7 +35,7 @@ pub struct Remote {
     statistics: Mutex<Statistics>,
 }
 
-/// A pool of it, as long as this is there.
+/// A pool of the daemon, which lasts as long as this object.
 pub struct Founded {
     _socket: Socket,
     pub key: AccessKey,
@@ -79,9 +79,9 @@ impl Remote {
         })
     }
 
-    /// As [`Service::open`](crate::Service::open).
+    /// The same as [`Service::open`](crate::Service::open).
     pub fn open(&self, scan: Scan) -> Result<Channel> {
-        // The check is made here, so that the error has the words of the caller's own options.
+        // The check is made here, so that the error refers to the caller's own options.
         scan.frames()?;
         let files = scan.sources.iter().map(File::open).collect::<Result<Vec<_>>>()?;
         let (first, more) = match scan.ranges {
@@ -104,7 +104,7 @@ impl Remote {
         Ok(channel)
     }
 
-    /// As [`Service::create_pool`](crate::Service::create_pool).
+    /// The same as [`Service::create_pool`](crate::Service::create_pool).
     pub fn found(&self, sources: &[Source], memory_bytes: usize, terms: Terms) -> Result<Founded> {
         let files = sources.iter().map(File::open).collect::<Result<Vec<_>>>()?;
         let names: Vec<_> = sources.iter().map(Source::name).collect();
@@ -121,8 +121,8 @@ impl Remote {
         }
     }
 
-    /// As [`Service::join`](crate::Service::join): opens the pool's files by their names, unless it has them, to show that this
-    /// process may read them.
+    /// The same as [`Service::join`](crate::Service::join). Opens the pool's files by their names, unless the caller has passed
+    /// them, to prove that this process may read them.
     pub fn join(&self, key: AccessKey, files: Option<Vec<File>>, page_size: usize) -> Result<Channel> {
         let page_size = Scan::of::<Source>([]).page_size(page_size)?.page_size;
         let socket = self.socket()?;
@@ -152,7 +152,7 @@ fn names(socket: &Socket, key: AccessKey) -> Result<Vec<Vec<u8>>> {
     }
 }
 
-/// A file of a pool.
+/// Opens a file of a pool by its name.
 fn by_name(name: Vec<u8>) -> Result<File> {
     if name.is_empty() {
         return Err(Error::Invalid(
@@ -231,14 +231,14 @@ fn channel(socket: Socket, files: Vec<File>, in_order: bool, page_size: usize) -
 /// A channel's connection to its service.
 struct Connection {
     socket: Socket,
-    /// An empty one, to check ranges by before any of them is sent.
+    /// An empty plan. It checks ranges before any of them is sent.
     plan: Plan,
     in_order: bool,
 }
 
 impl Connection {
-    /// Asks for something and reads the answer. Unless that is an answer, or a refusal, the connection is over: an answer that came
-    /// later would be taken for the next request's.
+    /// Sends a request and reads the answer. If the result is neither an answer nor a refusal, the connection is over, because a
+    /// later answer would be taken for that of the next request.
     fn ask<T>(&self, request: &Request, read: impl FnOnce(Received<Reply>) -> Result<T>) -> Result<T> {
         let result = self.socket.send(request, &[]).and_then(|()| answer(&self.socket)).and_then(read);
         if !matches!(result, Ok(_) | Err(Error::Invalid(_) | Error::Refused(_))) {

@@ -28,9 +28,9 @@ struct Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // The parent's reactor waits for its own connection by the same epoll.
+        // The parent's reactor waits for the parent's own connection with the same epoll instance.
         if self.process.is_current() {
-            // A child that was forked while this was made has a copy, which does not keep the connection.
+            // A child that was forked during the creation has a copy, which does not keep the connection open.
             self.socket.end();
             self.watched.get_mut().unwrap_or_else(PoisonError::into_inner).forget(self.socket.as_fd());
         }
@@ -38,7 +38,7 @@ impl Drop for Connection {
 }
 
 impl Remote {
-    /// As [`Service::reader_of`](crate::Service::reader_of). The daemon opens the file anew, by the descriptor.
+    /// The same as [`Service::reader_of`](crate::Service::reader_of). The daemon opens the file again, by the descriptor.
     pub fn reader_of(&self, file: BorrowedFd<'_>) -> Result<RangeReader> {
         let socket = self.socket()?;
         socket.send(&Request::Reader, &[file])?;
@@ -65,7 +65,7 @@ impl Remote {
 }
 
 impl Connection {
-    /// The memory of a segment, whose descriptor comes with the first range that is in it.
+    /// The memory of a segment. Its descriptor comes with the first range in it.
     fn mapping(&self, number: u32, received: Received<Reply>) -> Result<Arc<SegmentView>> {
         let number = number as usize;
         if number >= MAX_SEGMENTS {

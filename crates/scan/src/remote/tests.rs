@@ -1,4 +1,4 @@
-//! Clients of daemons that do not answer, or too late.
+//! Clients of daemons that do not answer, or answer too late.
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::memory::Frames;
 use crate::wire::tests::Signals;
 use crate::{MAX_PATIENCE, MIN_PATIENCE, Service};
 
-/// A socket that is listened at.
+/// A socket that listens.
 struct Listener {
     folder: tempfile::TempDir,
     socket: Socket,
@@ -51,7 +51,7 @@ fn a_listener_that_never_answers_is_waited_for_as_long_as_was_asked() {
         let begin = Instant::now();
         let error = Service::connect_within(listener.path(), patience).unwrap_err();
         assert!(is_late(&error), "{error}");
-        // Far less than the time that is given to others; a busy machine has enough of it.
+        // This limit is far below the time that others get, and enough for a busy machine.
         assert!((patience..Duration::from_secs(20)).contains(&begin.elapsed()), "{:?}", begin.elapsed());
     };
     wait();
@@ -74,7 +74,7 @@ fn patience_has_limits() {
     }
 }
 
-/// A daemon that answers a channel's first request later than its client waits, and says when it has done so.
+/// A daemon that answers a channel's first request later than its client waits, and reports when it has done so.
 fn late(listener: Listener, may: mpsc::Receiver<()>, has: mpsc::Sender<()>) -> JoinHandle<()> {
     std::thread::spawn(move || {
         let about = listener.accept();
@@ -92,15 +92,15 @@ fn late(listener: Listener, may: mpsc::Receiver<()>, has: mpsc::Sender<()>) -> J
         channel.send(&Reply::Channel { pages: 2, terms }, &descriptors).unwrap();
         channel.receive::<Request>().unwrap();
         may.recv().unwrap();
-        // It may have hung up.
+        // The client may have closed the connection.
         let _ = channel.send(&Reply::Done, &[]);
         has.send(()).unwrap();
-        // Nothing else is answered.
+        // The daemon answers no other request.
         while channel.receive::<Request>().is_ok() {}
     })
 }
 
-/// The answer to a request that was given up is not taken for that to the next one.
+/// The answer to an abandoned request is not taken for that to the next one.
 #[test]
 fn a_channel_whose_answer_is_late_is_over() {
     let listener = Listener::new();
@@ -115,7 +115,7 @@ fn a_channel_whose_answer_is_late_is_over() {
     assert!(is_late(&error), "{error}");
     may.send(()).unwrap();
     answered.recv().unwrap();
-    // The late answer would be a right one to this.
+    // The late answer would also be a valid answer to this request.
     let next = channel.notify_ranges(&[range(4096)]);
     assert!(matches!(next, Err(Error::Gone)), "{next:?}");
     assert!(matches!(channel.cancel_ranges(&[range(0)]), Err(Error::Gone)));

@@ -1,4 +1,4 @@
-//! How a service in this process is to be, and its start.
+//! The options of a service in this process, and its start.
 
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::{Error, Result};
 
 type Wrap = Box<dyn FnOnce(Box<dyn Engine>) -> Box<dyn Engine> + Send>;
 
-/// How a service is to be.
+/// The options of a service.
 #[derive(Default)]
 pub struct Builder {
     choice: Choice,
@@ -35,39 +35,39 @@ impl std::fmt::Debug for Builder {
 }
 
 impl Builder {
-    /// Which engine reads.
+    /// Sets the engine that reads.
     #[must_use]
     pub fn engine(mut self, choice: Choice) -> Self {
         self.choice = choice;
         self
     }
 
-    /// Puts something around the engine, to count, delay or refuse what is read. It is called in the service's thread.
+    /// Wraps the engine, to count, delay or refuse reads. The service's thread calls `wrap`.
     #[must_use]
     pub fn wrap(mut self, wrap: impl FnOnce(Box<dyn Engine>) -> Box<dyn Engine> + Send + 'static) -> Self {
         self.wrap = Some(Box::new(wrap));
         self
     }
 
-    /// Measures by the kernel's clock even where the processor's counter could be trusted.
+    /// Measures time with the kernel's clock, even if the processor's counter can be trusted.
     #[must_use]
     pub fn kernel_clock(mut self) -> Self {
         self.monotonic = true;
         self
     }
 
-    /// Whether the memory of channels and pools may be of huge pages that the administrator reserved (`vm.nr_hugepages`), as far as
-    /// there are enough of them: `false` by default, for they may be reserved for somebody else. Without them it is of transparent
-    /// huge pages, where there are any.
+    /// Sets whether the memory of channels and pools may consist of huge pages that the administrator reserved
+    /// (`vm.nr_hugepages`), if there are enough. The default is `false`, because they may be reserved for another program.
+    /// Otherwise the memory consists of transparent huge pages, if available.
     #[must_use]
     pub fn reserved_pages(mut self, may_be_used: bool) -> Self {
         self.reserved_pages = may_be_used;
         self
     }
 
-    /// How long a file must not have been changed before [readers](Service::reader) may read it:
-    /// [`SETTLING_TIME`] by default. With less, a write past the page cache, or a store to a page that is mapped
-    /// from the file, may go unnoticed if it takes that long.
+    /// Sets the time for which a file must be unchanged before [readers](Service::reader) may read it: [`SETTLING_TIME`] by
+    /// default. With a shorter time, a write past the page cache, or a store to a page that is mapped from the file, may go
+    /// unnoticed if it takes that long.
     #[must_use]
     pub fn settling_time(mut self, time: Duration) -> Self {
         self.settling_time = Some(time);
@@ -77,7 +77,7 @@ impl Builder {
     /// Starts the service.
     ///
     /// # Errors
-    /// The engine that was asked for does not work here; threads cannot be started.
+    /// The requested engine does not work here, or threads cannot be started.
     pub fn build(self) -> Result<Service> {
         super::notice_forks()?;
         let clock = if self.monotonic { Clock::monotonic() } else { Clock::best() };
@@ -90,7 +90,7 @@ impl Builder {
             reserved_pages: self.reserved_pages,
             settling_time: self.settling_time.unwrap_or(SETTLING_TIME),
         });
-        // The engine is made in the thread that uses it: io_uring wants a single issuer.
+        // The engine is made in the thread that uses it: io_uring requires a single issuer.
         let body = move || {
             let _over = Over(loops.clone());
             let engine = match engine::make(choice, bell) {
@@ -121,7 +121,7 @@ impl Builder {
     }
 }
 
-/// However the loop ends.
+/// Runs at the end of the loop, even after a panic.
 struct Over(Arc<Inbox>);
 
 impl Drop for Over {

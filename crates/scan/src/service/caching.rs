@@ -17,12 +17,12 @@ pub struct CacheThreads {
 }
 
 impl CacheThreads {
-    /// One that is not started.
+    /// A cache that is not started.
     pub fn new(options: Options) -> Self {
         Self { options, cache: OnceLock::new(), threads: Mutex::new(None) }
     }
 
-    /// Ends it.
+    /// Ends the cache.
     pub fn stop(&mut self) {
         if let Some(cache) = self.cache.get() {
             cache.stop();
@@ -33,14 +33,14 @@ impl CacheThreads {
         }
     }
 
-    /// Forgets it in a forked child, which has not its threads.
+    /// Forgets the cache in a forked child, which does not have its threads.
     pub fn forget(&mut self) {
         std::mem::forget((std::mem::take(&mut self.cache), std::mem::take(&mut self.threads)));
     }
 }
 
 impl Shared {
-    /// The cache.
+    /// Returns the cache, and starts it if necessary.
     ///
     /// # Errors
     /// Its threads cannot be started.

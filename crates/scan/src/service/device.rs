@@ -1,21 +1,21 @@
-//! The state of a device: how fast it delivers a request, and how much it has to do.
+//! The state of a device: its speed, and its load.
 
 use super::rates::Rate;
 
-/// Chunks that may be read from a device at a time, for all channels: more would only wait in its queue.
+/// Maximum number of chunks that are read from a device at a time, for all channels. More would only wait in its queue.
 const MOST: usize = 64;
 
 /// A device.
 #[derive(Debug, Default)]
 pub struct Device {
-    /// S_d of the paper: bytes of one request over the time that it took, waiting in the device's queue included.
+    /// S_d of the paper: bytes of one request over the time that it took, including the wait in the device's queue.
     pub rate: Rate,
-    /// Chunks being read from it.
+    /// Number of chunks in flight.
     pub flying: usize,
 }
 
 impl Device {
-    /// Whether no more may be read from it at the moment.
+    /// Whether no further chunk may be read from it at the moment.
     pub fn is_full(&self) -> bool {
         self.flying >= MOST
     }

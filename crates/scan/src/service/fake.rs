@@ -26,7 +26,7 @@ pub struct Known {
     /// The reads that were submitted.
     pub reads: Vec<Read>,
     next: usize,
-    /// After how many more steps one fails.
+    /// Number of steps that succeed before one fails.
     pub fails_after: Option<usize>,
 }
 
@@ -83,14 +83,14 @@ impl Engine for Fake {
     fn wait(&mut self, _: Option<Duration>, _: &mut Vec<Completion>) {}
 }
 
-/// Files of a folder that goes with them.
+/// Files of a folder that is removed with this object.
 pub struct Folder {
     folder: tempfile::TempDir,
     writes: u8,
 }
 
 impl Folder {
-    /// With files of these sizes.
+    /// Creates files of these sizes.
     pub fn new(sizes: &[usize]) -> Self {
         let folder = Self { folder: tempfile::tempdir().unwrap(), writes: 0 };
         for (file, size) in sizes.iter().enumerate() {
@@ -127,12 +127,12 @@ impl Folder {
         self.writes = self.writes.wrapping_add(1);
         let file = fs::OpenOptions::new().write(true).open(self.path(file)).unwrap();
         file.write_all_at(&[self.writes], 0).unwrap();
-        // Before Linux 6.13 two changes within a tick look alike.
+        // Before Linux 6.13, two changes within a tick have equal stamps.
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// What would come of a load if its files did not change while it was read.
+/// The result of a load if its files did not change during the read.
 pub fn load(order: Order) -> Loaded {
     let mut outcome = Outcome::default();
     for part in &order.chunk.parts {

@@ -1,11 +1,11 @@
-//! The files of a channel, as the control loop has them.
+//! The files of a channel in the control loop.
 
 use crate::Result;
 use crate::engine::Engine;
 use crate::extents::Extents;
 use crate::source::{File, Stamp};
 
-/// Files that the engine knows.
+/// Files that are registered with the engine.
 pub struct Files {
     files: Vec<File>,
     ids: Vec<usize>,
@@ -14,7 +14,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// Makes the engine know files: all of them, or none.
+    /// Registers files with the engine: all of them, or none.
     pub fn add(
         engine: &mut dyn Engine,
         files: Vec<File>,
@@ -34,18 +34,18 @@ impl Files {
         Ok(Self { files, ids, extents, is_watched })
     }
 
-    /// None, for tests that read nothing.
+    /// No files, for tests that read nothing.
     #[cfg(test)]
     pub fn none() -> Self {
         Self { files: Vec::new(), ids: Vec::new(), extents: Vec::new(), is_watched: true }
     }
 
-    /// Makes the engine forget them.
+    /// Unregisters the files.
     pub fn remove(&self, engine: &mut dyn Engine) {
         self.ids.iter().for_each(|id| engine.remove_file(*id));
     }
 
-    /// The engine's name of a file.
+    /// The engine's number of a file.
     pub fn id(&self, file: u32) -> usize {
         self.ids[file as usize]
     }
@@ -55,40 +55,40 @@ impl Files {
         self.files[file as usize].unit as usize
     }
 
-    /// The device it is on.
+    /// The device that has the file.
     pub fn device(&self, file: u32) -> u64 {
         self.files[file as usize].device
     }
 
-    /// Its stamp now; `None` of what has none. If the kernel does not say it, the file counts as changed.
+    /// The file's stamp now; `None` if it has none. If the kernel does not report the stamp, the file counts as changed.
     pub fn stamp(&self, file: u32) -> Option<Stamp> {
         let file = &self.files[file as usize];
         file.stamp_now().unwrap_or_else(|_| Some(Stamp::unknown()))
     }
 
-    /// Whether what is read of files that change meanwhile, or later, is read again.
+    /// Whether the service reads files again that change during a read or later.
     pub fn are_watched(&self) -> bool {
         self.is_watched
     }
 
-    /// Its stamp now; `None` also if that cannot be had.
+    /// The file's stamp now; `None` also if the kernel does not report it.
     pub fn known_stamp(&self, file: u32) -> Option<Stamp> {
         self.files[file as usize].stamp_now().ok().flatten()
     }
 
-    /// Whether a stamp that is the same before and after a read proves that nobody wrote meanwhile. Reads through the page
-    /// cache do not wait for writes that go on, nor do direct reads of some file systems.
+    /// Whether a stamp that is the same before and after a read proves that no process wrote in between. Reads through the page
+    /// cache do not wait for writes in progress. Direct reads of some file systems do not either.
     pub fn waits_for_writes(&self, file: u32) -> bool {
         let file = &self.files[file as usize];
         file.direct.is_ok() && file.waits_for_writes
     }
 
-    /// Whether it lost a name since the scan began.
+    /// Whether the file lost a name since the scan began.
     pub fn replaced(&self, file: u32, now: &Stamp) -> bool {
         self.files[file as usize].stamp.is_some_and(|first| now.lost_a_name_since(&first))
     }
 
-    /// Where a request of it should end.
+    /// The offset where a request for the file should end.
     pub fn cut(&self, file: u32, from: u64, to: u64) -> u64 {
         self.extents[file as usize].cut(from, to)
     }
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
     use crate::source::Source;
 
-    /// The stamp from when it was opened would be equal to the one from before a read, whatever was written meanwhile.
+    /// The stamp from the opening would equal that from before a read, whatever was written meanwhile.
     #[test]
     fn a_file_whose_stamp_cannot_be_had_counts_as_changed() {
         let file = tempfile::tempfile().unwrap();

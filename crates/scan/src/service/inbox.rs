@@ -14,7 +14,8 @@ use crate::plan::{Chunk, Plan, Range};
 use crate::source::File;
 use crate::worker::Cancelled;
 
-/// A channel to be opened. Who asks for it has asked the file system what it can say: the loop waits for nobody.
+/// A channel to open. The thread that asks for it has already asked the file system for everything, because the loop waits for no
+/// file system.
 pub struct Opening {
     pub board: Arc<Board>,
     pub frames: Arc<Frames>,
@@ -29,11 +30,11 @@ pub struct Opening {
 pub struct Terms {
     /// If a file changes before a worker has a chunk of it, the service reads the chunk again.
     pub is_watched: bool,
-    /// Pages that may be out at a time.
+    /// Maximum number of pages that may be out at a time.
     pub pages_held: usize,
 }
 
-/// A pool to be made. Its chunks are all of its files; who asks for it lists them, for there may be many.
+/// A pool to make. Its chunks cover all of its files. The asking thread lists them, because there may be many.
 pub struct Founding {
     pub frames: Arc<Frames>,
     pub files: Vec<File>,
@@ -61,7 +62,7 @@ pub enum Command {
 struct State {
     commands: Vec<Command>,
     stop: bool,
-    /// The loop has ended.
+    /// Whether the loop has ended.
     over: bool,
 }
 
@@ -71,14 +72,14 @@ pub struct Inbox {
     pub bell: Arc<Bell>,
     /// Bytes that were read from files.
     pub bytes_read: AtomicU64,
-    /// How often the loop was awake.
+    /// Number of times that the loop woke.
     pub rounds: AtomicU64,
-    /// Channels, pools, and frames of pools that are in use.
+    /// Numbers of channels, pools, and frames of pools that are in use.
     census: [AtomicU64; 3],
 }
 
 impl Inbox {
-    /// An empty one.
+    /// Creates an empty inbox.
     pub fn new(bell: Arc<Bell>) -> Self {
         Self {
             state: Mutex::default(),
@@ -93,7 +94,7 @@ impl Inbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the loop. `false`: it has ended.
+    /// Sends a command to the loop. `false`: the loop has ended.
     pub fn send(&self, command: Command) -> bool {
         {
             let mut state = self.state();
@@ -112,25 +113,25 @@ impl Inbox {
         self.bell.ring();
     }
 
-    /// The loop takes its commands, and learns whether it is to end.
+    /// Takes the commands, in the loop. Also returns whether the loop must end.
     pub fn take(&self) -> (Vec<Command>, bool) {
         let mut state = self.state();
         (std::mem::take(&mut state.commands), state.stop)
     }
 
-    /// The loop has ended. Threads that wait for an answer learn that there is none.
+    /// Records that the loop has ended. Threads that wait for an answer learn that there is none.
     pub fn over(&self) {
         let mut state = self.state();
         state.over = true;
         state.commands.clear();
     }
 
-    /// The loop: what there is now.
+    /// Publishes the current numbers, in the loop.
     pub fn count(&self, now: [u64; 3]) {
         self.census.iter().zip(now).for_each(|(word, now)| word.store(now, Relaxed));
     }
 
-    /// What there was at the end of the loop's last round, or when it opened something since.
+    /// The numbers at the end of the loop's last round, or when it opened something since then.
     pub fn census(&self) -> [u64; 3] {
         std::array::from_fn(|index| self.census[index].load(Relaxed))
     }

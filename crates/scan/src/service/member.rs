@@ -1,4 +1,4 @@
-//! A worker of a pool, as the service has it: which chunks it was given, and which of them it has now.
+//! A worker of a pool in the control loop: the chunks that it was given, and those that it has now.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -13,45 +13,45 @@ use super::rates::Rate;
 use crate::bits::Bits;
 use crate::plan::Chunk;
 
-/// A chunk that a member was given, and the frame that it is in.
+/// A chunk that a member was given, and its frame.
 #[derive(Clone, Debug)]
 pub struct Given {
     pub chunk: usize,
     pub frame: usize,
-    /// What the member knows to be missing of it.
+    /// The faults that the member knows.
     faults: Option<Rc<Faults>>,
 }
 
-/// Why a frame is taken back.
+/// The reason why a frame is taken back.
 #[derive(Clone, Copy)]
 pub enum Why<'a> {
-    /// Its time is over.
+    /// The frame has expired.
     Expired,
-    /// Its files have changed: it is this chunk, and what it has of them is lost.
+    /// The files of this chunk have changed, and their parts of it are lost.
     Old(&'a Chunk, &'a Option<Rc<Faults>>),
 }
 
 /// A worker of a pool.
 pub struct Member {
     pub board: Arc<Board>,
-    /// The local bit vector: chunks that it was given and that were not taken back.
+    /// The local bit vector: chunks that the member was given and that were not taken back.
     pub seen: Bits,
-    /// Chunks that the stream passed since this member joined; after a round it is derailed.
+    /// Number of chunks that the stream passed since this member joined. After a round the member is derailed.
     pub passed: usize,
     slots: Vec<Option<Given>>,
     audit: Audit,
     /// The slot after the one that was filled last.
     next: usize,
-    /// How often the worker had starved when something was taken back from it.
+    /// The worker's count of starvations when a chunk was taken back from it.
     paused: Option<u64>,
     pub ingest: Rate,
     harvested: (u64, u64),
-    /// How often chunks were taken back from it because they were old; of those that it did not get since.
+    /// Number of times that each chunk was taken back because it was old, of chunks that the member did not get since.
     tries: BTreeMap<usize, u32>,
 }
 
-/// However its membership ends, also if its service panics: the worker is told that nothing comes any more. A reason that was given
-/// before stays.
+/// However the membership ends, even by a panic of the service, the worker learns that nothing comes any more. An earlier reason
+/// stays.
 impl Drop for Member {
     fn drop(&mut self) {
         self.board.close(Closed::Gone);
@@ -60,7 +60,7 @@ impl Drop for Member {
 }
 
 impl Member {
-    /// One that was given nothing, and may have so many pages out.
+    /// Creates a member that was given nothing, and may have `pages_held` pages out.
     pub fn new(board: Arc<Board>, chunks: usize, pages_held: usize) -> Self {
         let slots = vec![None; board.entries().len()];
         let audit = Audit::new(slots.len(), pages_held);
@@ -83,7 +83,7 @@ impl Member {
         self.audit.is_kept(&self.board)
     }
 
-    /// Takes back what the worker is through with: `release` is told the frames. Whether there was anything.
+    /// Takes back the chunks that the worker has finished. Calls `release` with their frames. Returns whether there were any.
     pub fn harvest(&mut self, mut release: impl FnMut(usize)) -> bool {
         let mut any = false;
         for (slot, given) in self.slots.iter_mut().enumerate() {
@@ -109,14 +109,14 @@ impl Member {
         any
     }
 
-    /// Whether anything is to be read on its behalf: it has fewer than so many chunks unread, and if some were taken back from
-    /// it, it has shown since that it is still there. What a worker that stopped has not used is not read for it again and again.
+    /// Whether chunks should be read for it: it has fewer than `high` unread chunks. If some were taken back, it must also have
+    /// shown since then that it still runs. Chunks that a stopped worker has not used are not read for it repeatedly.
     pub fn is_hungry(&self, high: usize) -> bool {
         let rests = self.paused == Some(self.board.worker().starved.load(Relaxed)) && !self.starves();
         !rests && self.unread() < high
     }
 
-    /// Chunks that it has and has not begun.
+    /// Number of chunks that it has and has not begun.
     pub fn unread(&self) -> usize {
         let ready = |(slot, given): (usize, &Option<Given>)| {
             given.is_some() && self.board.entries()[slot].word.state() == State::Ready
@@ -129,13 +129,13 @@ impl Member {
         self.free_slot().is_some()
     }
 
-    /// The next slot that is free. The worker may keep others for as long as it likes.
+    /// The next slot that is free. The worker may keep other slots for any time.
     fn free_slot(&self) -> Option<usize> {
         let count = self.slots.len();
         (0..count).map(|step| (self.next + step) % count).find(|slot| self.slots[*slot].is_none())
     }
 
-    /// Gives it a chunk in a frame. There must be room.
+    /// Gives it a chunk in a frame. It must have room.
     pub fn give(&mut self, number: usize, chunk: &Chunk, frame: usize, outcome: &Outcome) {
         let slot = self.free_slot().expect("there is room");
         self.next = (slot + 1) % self.slots.len();
@@ -149,8 +149,9 @@ impl Member {
         publish(&self.board, &mut self.audit, slot, *frame, chunk, faults.as_deref(), reading);
     }
 
-    /// Forceful reclaim (4.2.3): takes back a frame that the worker has not begun to use. Whether it had it so, and has it no
-    /// more. What was old too often it keeps, with errors in the place of what is lost: that may go on for ever.
+    /// Forceful reclaim (4.2.3): takes back a frame that the worker has not begun to use. Returns whether the member lost the
+    /// frame. If the chunk was old too often, the member keeps it with errors for the lost parts, because the file may change
+    /// forever.
     pub fn reclaim(&mut self, frame: usize, why: Why<'_>) -> bool {
         let of_frame = |given: &Option<Given>| given.as_ref().is_some_and(|given| given.frame == frame);
         let Some(slot) = self.slots.iter().position(of_frame) else { return false };
@@ -173,7 +174,7 @@ impl Member {
         self.audit.take_back(slot);
         self.board.service().reclaimed.fetch_add(1, Relaxed);
         if let Some((chunk, faults)) = keeps {
-            // Only watched files are ever out of date.
+            // Only watched files ever become old.
             self.put(slot, chunk, Given { chunk: number, frame, faults }, None);
             return false;
         }
@@ -186,7 +187,7 @@ impl Member {
         true
     }
 
-    /// Everything that it has: its worker is gone, or to go.
+    /// Takes back all chunks, because the worker is gone or must go.
     pub fn leave(self, why: Closed, mut release: impl FnMut(usize)) {
         self.board.close(why);
         self.slots.iter().flatten().for_each(|given| release(given.frame));
@@ -203,7 +204,7 @@ impl Member {
         self.board.service().sleeper.starves()
     }
 
-    /// What the worker is to tell.
+    /// Sets the event for which the worker must ring.
     pub fn want(&self, want: Want) {
         self.board.worker().bell.want(want);
     }

@@ -1,8 +1,9 @@
 //! The service: a thread that reads for channels, and the handle that opens them.
 //!
-//! A [`Service`] is in this process, or is another process's, which [`crate::daemon`] serves and [`crate::remote`] asks.
+//! A [`Service`] is in this process, or in another process, which serves it with [`crate::daemon`]. [`crate::remote`] is the
+//! client of such a service.
 //!
-//! Threads and locks: the control loop has a thread to itself and shares only its [`inbox`] with others, and boards with
+//! Threads and locks: the control loop has its own thread. It shares only its [`inbox`] with other threads, and boards with
 //! workers.
 
 mod builder;
@@ -62,7 +63,7 @@ use shared::Registry;
 pub use shared::{AccessKey, Pool, PoolOptions};
 pub use statistics::Statistics;
 
-/// How often a chunk is taken back because its file has changed, and read again, until it is an error.
+/// Number of times that a chunk is taken back because its file has changed, and read again, before it is an error.
 const TRIES: u32 = 8;
 /// The age, in nanoseconds, at which the service checks the file of a chunk that a worker has not begun.
 const AGE: u64 = 1_000_000_000;
@@ -74,18 +75,19 @@ pub(crate) struct Shared {
     clock: Clock,
     kind: Kind,
     about: String,
-    /// Memory may be of huge pages that the administrator reserved.
+    /// Whether memory may consist of huge pages that the administrator reserved.
     reserved_pages: bool,
     pools: Registry,
     cache: CacheThreads,
-    /// The process that has the thread. In a forked child no lock of this is taken, and nothing is told to the thread.
+    /// The process that has the thread. A forked child takes no lock of this, and sends nothing to the thread.
     process: Process,
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
         if !self.process.is_current() {
-            // The thread is not there, so it cannot be joined, or let go. Another may have been changing the pools during the fork.
+            // The thread does not exist in the child, so it cannot be joined or detached. Another thread may have been changing
+            // the pools during the fork.
             std::mem::forget((self.thread.take(), std::mem::take(&mut self.pools)));
             self.cache.forget();
             return;
@@ -100,8 +102,8 @@ impl Drop for Shared {
 
 /// Reads for channels. A clone is cheap. The service ends with the last clone and the last channel.
 ///
-/// A service in this process has a thread, so it is not usable in a forked child: calls are [`Error::Forked`], and dropping it does
-/// nothing. The child starts one of its own. A child may open channels at the service of another process that its parent
+/// A service in this process has a thread, so a forked child cannot use it: calls return [`Error::Forked`], and dropping it does
+/// nothing. The child can start a service of its own. It can open channels at the service of another process that its parent
 /// connected to.
 #[derive(Clone)]
 pub struct Service {
@@ -124,17 +126,17 @@ impl Service {
     /// Starts a service with the best engine that works here.
     ///
     /// # Errors
-    /// As [`Builder::build`].
+    /// The same as those of [`Builder::build`].
     pub fn start() -> Result<Self> {
         Self::builder().build()
     }
 
-    /// For choices.
+    /// Returns a builder, for options.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// Which engine reads.
+    /// The engine that reads.
     pub fn engine(&self) -> Kind {
         match &self.side {
             Side::Here(shared) => shared.kind,
@@ -142,7 +144,7 @@ impl Service {
         }
     }
 
-    /// How it does that here, in words.
+    /// A description of the engine's operation here.
     pub fn about(&self) -> &str {
         match &self.side {
             Side::Here(shared) => &shared.about,
@@ -151,24 +153,27 @@ impl Service {
     }
 
     /// Connects to the service of another process, which listens at a path: `bedplate scan serve`, or a
-    /// [`Daemon`](crate::Daemon). What is opened by it is read by it, and shared with whoever else does that.
+    /// [`Daemon`](crate::Daemon). That process reads for all objects that are opened through it, and all its clients share the
+    /// reads.
     ///
-    /// It is given [`DEFAULT_PATIENCE`] for each step, as [`connect_within`](Self::connect_within) has it.
+    /// Each step may take up to [`DEFAULT_PATIENCE`]; see [`connect_within`](Self::connect_within).
     ///
     /// # Errors
-    /// Nobody listens there, or it is of another version; it does not answer in time.
+    /// No process listens there, it has another version, or it does not answer in time.
     pub fn connect(path: impl AsRef<Path>) -> Result<Self> {
         Self::connect_within(path, DEFAULT_PATIENCE)
     }
 
-    /// [`connect`](Self::connect) with a time of one's own for each step: to connect, to send one message, and to receive the answer to
-    /// it. It is kept for all that is done with this service and its channels. Signals do not make it longer.
+    /// The same as [`connect`](Self::connect), with another time limit for each step: to connect, to send one message, and to
+    /// receive the answer to it. The limit applies to all uses of this service and its channels. Signals do not extend it.
     ///
-    /// A step that takes longer fails with [`Error::System`] and `ETIMEDOUT` (connecting with [`Error::File`]). A channel of which a
-    /// request is not answered in time is over: it answers [`Error::Gone`] from then on. Waiting for pages is no such step.
+    /// A step that takes longer fails with [`Error::System`] and `ETIMEDOUT` (connecting fails with [`Error::File`]). If a
+    /// request of a channel is not answered in time, the channel is over: its calls return [`Error::Gone`] from then on. Waits
+    /// for pages have no such limit.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect); the time is less than [`MIN_PATIENCE`], 1 ms, or more than [`MAX_PATIENCE`], an hour.
+    /// The same as those of [`connect`](Self::connect). Also, the time is less than [`MIN_PATIENCE`], 1 ms, or more than
+    /// [`MAX_PATIENCE`], an hour.
     pub fn connect_within(path: impl AsRef<Path>, patience: Duration) -> Result<Self> {
         if !(MIN_PATIENCE..=MAX_PATIENCE).contains(&patience) {
             return Err(Error::Invalid(format!(
@@ -179,7 +184,7 @@ impl Service {
         Ok(Self { side: Side::Daemon(Arc::new(Remote::connect(path.as_ref(), patience)?)) })
     }
 
-    /// The statistics of the service. For a daemon that is gone, they are those of the last answer.
+    /// The statistics of the service. For a daemon that is gone, they are those of its last answer.
     pub fn statistics(&self) -> Statistics {
         match &self.side {
             Side::Here(shared) => shared.statistics(),
@@ -187,10 +192,10 @@ impl Service {
         }
     }
 
-    /// Opens a channel; reading begins at once.
+    /// Opens a channel. Reading begins at once.
     ///
     /// # Errors
-    /// A file cannot be opened or a range is not in it; there is no memory; the service has ended.
+    /// A file cannot be opened, a range is not in it, there is no memory, or the service has ended.
     pub fn open(&self, scan: Scan) -> Result<Channel> {
         match &self.side {
             Side::Here(shared) => {
@@ -203,16 +208,16 @@ impl Service {
         }
     }
 
-    /// A reader of ranges of a file, in any order. Readers of a file share what is read, with those of other processes if the
-    /// service is a daemon.
+    /// Creates a reader of ranges of a file, in any order. Readers of a file share their reads. If the service is a daemon,
+    /// readers in other processes share them too.
     ///
     /// The memory for a file is at most 32 MiB for one reader, 128 MiB for two, and 320 MiB for eight. It is about half of that if the
     /// service has no more memory.
     ///
     /// # Errors
-    /// [`Error::Refused`]: the file is not read past the page cache, its time stamps do not prove that it is unchanged, or it was
-    /// changed within [`SETTLING_TIME`](crate::SETTLING_TIME); it has 63 readers. The file cannot be opened; there is no memory;
-    /// the service has ended.
+    /// [`Error::Refused`]: the file cannot be read past the page cache, its time stamps do not prove that it is unchanged, it was
+    /// changed within [`SETTLING_TIME`](crate::SETTLING_TIME), or it has 63 readers. Other errors: the file cannot be opened,
+    /// there is no memory, or the service has ended.
     pub fn reader(&self, source: impl Into<Source>) -> Result<RangeReader> {
         match &self.side {
             Side::Here(shared) => {
@@ -229,11 +234,11 @@ impl Service {
         }
     }
 
-    /// As [`reader`](Self::reader), of a file that is open for reading. A daemon opens the file anew; this process opens and closes no
-    /// descriptor of it, so the process keeps its record locks (`fcntl`), which any such close would drop.
+    /// The same as [`reader`](Self::reader), for a file that is open for reading. A daemon opens the file again. This process
+    /// opens and closes no descriptor of it, so the process keeps its record locks (`fcntl`), which any such close would drop.
     ///
     /// # Errors
-    /// As [`reader`](Self::reader); a daemon of another user may not be allowed to open the file.
+    /// The same as those of [`reader`](Self::reader). Also, a daemon of another user may not be allowed to open the file.
     pub fn reader_of(&self, file: impl AsFd) -> Result<RangeReader> {
         match &self.side {
             Side::Here(shared) => {
@@ -255,12 +260,12 @@ impl Service {
     }
 }
 
-/// Makes sure that whatever is opened is known as the parent's in a forked child.
+/// Ensures that objects opened from now on are recognized as the parent's in a forked child.
 fn notice_forks() -> Result<()> {
     if forks::watch() { Ok(()) } else { Err(Error::system("noticing forks")(Errno::NOMEM)) }
 }
 
-/// Bytes of ranges that are in their files.
+/// Number of bytes of ranges that are in their files.
 fn sum(ranges: &[Range]) -> Result<u64> {
     let bytes = ranges.iter().try_fold(0u64, |sum, range| sum.checked_add(range.end - range.start));
     bytes.ok_or_else(|| {
@@ -279,12 +284,12 @@ pub(crate) struct Opened {
     in_order: bool,
     page_size: usize,
     pub terms: Terms,
-    /// The files, if they are not watched, for the worker to judge what it has of them.
+    /// The files, if they are not watched. The worker judges its pages by them.
     files: Vec<File>,
 }
 
 impl Opened {
-    /// For a worker in this process.
+    /// Makes the channel of a worker in this process.
     fn channel(self) -> Result<Channel> {
         let Self { board, frames, link, pending: _, direct, in_order, page_size, terms, files } = self;
         let memory = Memory { frames: frames.view()?, pages: frames.pages(), direct, in_order, terms, files };
@@ -310,7 +315,7 @@ impl Shared {
         let bytes = sum(&ranges)?;
         board.service().total_bytes.store(bytes, Release);
         plan.add(&ranges)?;
-        // Whether there is anything; the loop says how much as it comes to it.
+        // This only says whether there is anything. The loop updates the number as it proceeds.
         board.service().total.store(u64::from(bytes > 0), Release);
         let judged = if terms.is_watched { Vec::new() } else { files.clone() };
         let direct = files.iter().map(|file| file.direct).collect();
@@ -330,7 +335,7 @@ impl Shared {
         Statistics { bytes_read, rounds, channels, pools, pool_frames }
     }
 
-    /// Which engine reads, and how.
+    /// The engine that reads, with its description.
     pub(crate) fn engine(&self) -> (Kind, &str) {
         (self.kind, &self.about)
     }
@@ -339,12 +344,12 @@ impl Shared {
         self.process.is_current() && self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
-    /// Whether it may be used in this process. Every call that takes a lock asks this first.
+    /// Checks that it may be used in this process. Every call that takes a lock checks this first.
     fn check_process(&self) -> Result<()> {
         if self.process.is_current() { Ok(()) } else { Err(Error::Forked) }
     }
 
-    /// Tells the loop that something is closed, in the process that has it.
+    /// Tells the loop that an object is closed, in the process that has the loop.
     fn tell(&self, command: Command) {
         if self.process.is_current() {
             self.inbox.send(command);
@@ -360,7 +365,7 @@ impl Shared {
     }
 }
 
-/// A channel's way to a service in its own process.
+/// A channel's connection to a service in its own process.
 struct Local {
     shared: Arc<Shared>,
     id: usize,
@@ -399,7 +404,7 @@ fn wake(board: &Board) {
     let sleeper = &board.service().sleeper;
     match sleeper.must_wake() {
         Wake::Nothing => {}
-        // Not private: it may be in another process.
+        // The futex is not private, because the worker may be in another process.
         Wake::Sleeper => drop(futex::wake(sleeper.word(), futex::Flags::empty(), 1)),
         Wake::Descriptor => board.notify(),
     }

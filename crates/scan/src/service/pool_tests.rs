@@ -1,5 +1,5 @@
-//! A pool whose files change, without an engine and without time. Apart from the pool because its model has that a second
-//! time, without these.
+//! A pool whose files change, without an engine and without real time. It is separate from the pool, because the pool's model
+//! compiles that a second time, without these tests.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ impl Scene {
         board
     }
 
-    /// A second passes, at the end of which everything is there that was read in it. How much that is.
+    /// Advances by a second, and completes all reads that were ordered in it. Returns their number.
     fn second(&mut self) -> usize {
         let mut loads = 0;
         self.now += SECOND + 1;
@@ -59,7 +59,7 @@ impl Scene {
     }
 }
 
-/// What a worker could take, by the offsets of chunks: whether units of its first file and of its last are errors.
+/// The chunks that a worker could take, by offset: whether units of its first file and of its last file are errors.
 fn ready(board: &Board) -> Vec<(u64, Option<Fault>, Option<Fault>)> {
     let mut all = Vec::new();
     for (slot, entry) in board.entries().iter().enumerate() {
@@ -75,7 +75,7 @@ fn ready(board: &Board) -> Vec<(u64, Option<Fault>, Option<Fault>)> {
     all
 }
 
-/// A worker reads what it has, so many pages at most, each in such a time.
+/// A worker reads its pages, at most `most`, each in `ns` nanoseconds.
 fn read(board: &Board, most: usize, ns: u64) {
     for entry in board.entries().iter().filter(|entry| entry.word.take()).take(most) {
         entry.word.finish();
@@ -84,7 +84,7 @@ fn read(board: &Board, most: usize, ns: u64) {
     }
 }
 
-/// What a slow member has not read stays as long as there is memory, so nothing is read twice.
+/// Chunks that a slow member has not read stay while there is memory, so none is read twice.
 #[test]
 fn a_slow_member_loses_nothing_while_there_is_memory() {
     let mut scene = Scene::new(&[8 * FRAME]);
@@ -140,7 +140,7 @@ fn a_file_that_changes_all_the_time_is_an_error_in_the_end() {
     assert_eq!(scene.pool.unused(), 8);
 }
 
-/// Only the file that changes is an error, until another one does; and a worker that stopped keeps no frame for that.
+/// Only the file that changes becomes an error, until another one changes. A worker that stopped keeps no frame because of that.
 #[test]
 fn files_at_rest_do_not_suffer_from_others_in_their_chunk() {
     let mut scene = Scene::new(&[10_000, 10_000]);
@@ -157,7 +157,7 @@ fn files_at_rest_do_not_suffer_from_others_in_their_chunk() {
     assert_eq!(ready(&board), [(0, CHANGING, CHANGING)]);
 }
 
-/// A pool in which nothing happens is looked at when its chunks may be old, not later.
+/// An idle pool is checked when its chunks may be old, not later.
 #[test]
 fn a_pool_at_rest_is_looked_at_in_time() {
     let mut scene = Scene::new(&[FRAME]);

@@ -1,11 +1,11 @@
-//! How a worker gets a frame, in a private channel and in a pool alike.
+//! Gives a frame to a worker, in a private channel and in a pool alike.
 
 use super::board::{Audit, Board, Content, Faults, Judgment};
 use super::loads::Reading;
 use super::wake;
 use crate::plan::Chunk;
 
-/// Says in an entry, which is empty, that a frame has a chunk but for its faults, and has the worker know.
+/// Describes a frame with a chunk and its faults in an empty entry, and tells the worker.
 pub fn publish(
     board: &Board,
     audit: &mut Audit,

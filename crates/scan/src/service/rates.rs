@@ -1,16 +1,16 @@
 //! The device's speed and the worker's pace, and the times and counts that follow from them (paper 3.4.3).
 
-/// Bytes per second, as they were lately.
+/// A recent average, in bytes per second.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rate(Option<f64>);
 
-/// How much of a new sample shows.
+/// The weight of a new sample.
 const WEIGHT: f64 = 0.25;
-/// Nanoseconds per byte that are believed: from a petabyte in a second to a byte in one. Workers may tell anything.
+/// The accepted range of nanoseconds per byte: from a petabyte per second to a byte per second. Workers may report anything.
 const BELIEVED: std::ops::RangeInclusive<f64> = 1e-6..=1e9;
-/// The longest delay: an hour in nanoseconds.
+/// Maximum delay: an hour in nanoseconds.
 const LONGEST: f64 = 3600e9;
-/// Pages ahead at most; nobody has memory for as many.
+/// Maximum number of pages ahead. No memory has room for that many.
 const FARTHEST: f64 = 1e9;
 
 impl Rate {
@@ -19,7 +19,7 @@ impl Rate {
         if bytes == 0 {
             return;
         }
-        // Averaged as times, for these add up: a page that takes ten times longer is as much as ten pages.
+        // The average is over times, because times add up: a page that takes ten times longer counts as much as ten pages.
         let ns_per_byte = (ns.max(1) as f64 / bytes as f64).clamp(*BELIEVED.start(), *BELIEVED.end());
         self.0 = Some(match self.0 {
             None => ns_per_byte,
@@ -33,15 +33,15 @@ impl Rate {
     }
 }
 
-/// Equation 1: how long after a request of `bytes` completed the next is released, in nanoseconds, such that data comes
-/// as fast as it is ingested. With `reward` requests at a time each of them has to bring its part only.
+/// Equation 1: the delay after the completion of a request of `bytes` until the next release, in nanoseconds. With it, data
+/// arrives as fast as it is ingested. With `reward` requests at a time, each of them only delivers its part.
 pub fn release_delay(bytes: u64, device: f64, ingest: f64, reward: usize) -> u64 {
     // N·(S_d − S_u)/(S_d·S_u) = N/S_u − N/S_d
     let seconds = bytes as f64 * (reward as f64 / ingest - 1.0 / device);
     (seconds * 1e9).clamp(0.0, LONGEST) as u64
 }
 
-/// How many requests at a time are needed: until S_u ≤ R·S_d.
+/// The number of requests that are needed at a time: until S_u ≤ R·S_d.
 pub fn reward(device: f64, ingest: f64, most: usize) -> usize {
     ((ingest / device).ceil() as usize).clamp(1, most)
 }
@@ -49,8 +49,8 @@ pub fn reward(device: f64, ingest: f64, most: usize) -> usize {
 /// The tick in which the slow timers run, in nanoseconds: the paper's jiffy.
 pub const TICK: u64 = 4_000_000;
 
-/// Pages of `bytes` to be there or on their way so that the worker does not wait: those that it ingests while one is read,
-/// and `ticks` of the slow timers more.
+/// Number of pages of `bytes` that must be ready or in flight so that the worker does not wait. These are the pages that it
+/// ingests during one read, and during `ticks` more ticks of the slow timers.
 pub fn ahead(bytes: u64, latency_ns: u64, ingest: f64, ticks: u64) -> usize {
     let window = (latency_ns + ticks * TICK) as f64 / 1e9 * ingest;
     (window / bytes.max(1) as f64).ceil().min(FARTHEST) as usize + 1
@@ -67,10 +67,10 @@ mod tests {
         let bytes = 2_000_000;
         // The device takes 10 ms for a page, the worker 40 ms.
         assert_eq!(release_delay(bytes, 200.0 * MB, 50.0 * MB, 1), 30_000_000);
-        // As fast as each other, or the worker faster: at once.
+        // If both are equally fast, or the worker is faster, the release is immediate.
         assert_eq!(release_delay(bytes, 200.0 * MB, 200.0 * MB, 1), 0);
         assert_eq!(release_delay(bytes, 200.0 * MB, 300.0 * MB, 1), 0);
-        // Two requests at a time of 10 ms each, of which the worker ingests one in 6.67 ms: each rests for 3.33 ms.
+        // There are two requests of 10 ms each at a time, and the worker ingests one in 6.67 ms. So each rests for 3.33 ms.
         let delay = release_delay(bytes, 200.0 * MB, 300.0 * MB, 2);
         assert!((3_333_000..3_334_000).contains(&delay), "{delay}");
     }

@@ -1,4 +1,5 @@
-//! Pools as others see them: made once for a group of files, joined by whoever has the access key (paper 4.2.3).
+//! Pools for their users: one process makes a pool for a group of files, and every process with the access key can join it (paper
+//! 4.2.3).
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -21,7 +22,7 @@ use crate::source::{File, Identity, Source};
 use crate::worker::{Cancelled, Channel, Link};
 use crate::{Error, Result};
 
-/// Entries of a member's board: as many chunks can be ready for it.
+/// Number of entries of a member's board, which is the maximum number of chunks that are ready for it.
 const SLOTS: usize = 64;
 
 /// The key by which a worker joins a pool. It cannot be guessed.
@@ -29,13 +30,13 @@ const SLOTS: usize = 64;
 pub struct AccessKey([u8; 16]);
 
 impl AccessKey {
-    /// The key as bytes, to be sent to another process in private. A process that has them and can read the pool's files may
+    /// The key as bytes, to send it to another process in private. A process that has them and can read the pool's files may
     /// join.
     pub fn to_bytes(self) -> [u8; 16] {
         self.0
     }
 
-    /// From the bytes of one.
+    /// Makes the key from its bytes.
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
@@ -63,7 +64,7 @@ struct Known {
     direct: Vec<std::result::Result<(), Errno>>,
     files: Vec<Identity>,
     terms: Terms,
-    /// The files, if they are not watched, for members of this process to judge what they have of them.
+    /// The files, if they are not watched. Members in this process judge their pages by them.
     judged: Vec<File>,
     /// The files' paths, for members in other processes.
     names: Vec<Vec<u8>>,
@@ -86,7 +87,7 @@ pub struct Pool {
     _founded: Keeper,
 }
 
-/// What a pool ends with.
+/// The object whose end ends the pool.
 enum Keeper {
     Here { _founded: Founded },
     Daemon { _founded: remote::Founded },
@@ -104,13 +105,13 @@ impl Pool {
         self.key
     }
 
-    /// The memory of the pool in bytes, all of which it has from the beginning.
+    /// The memory of the pool in bytes. The pool has all of it from the beginning.
     pub fn memory_bytes(&self) -> usize {
         self.memory_bytes
     }
 }
 
-/// A pool of a service in this process. Dropping it lets nobody else join.
+/// A pool of a service in this process. After it is dropped, no worker can join.
 pub(crate) struct Founded {
     shared: Arc<Shared>,
     frames: Arc<Frames>,
@@ -134,7 +135,7 @@ impl Drop for Founded {
     }
 }
 
-/// A pool to be made by [`Service::make_pool`].
+/// The options of a pool that [`Service::make_pool`] makes.
 #[derive(Debug)]
 pub struct PoolOptions {
     sources: Vec<Source>,
@@ -143,31 +144,31 @@ pub struct PoolOptions {
 }
 
 impl PoolOptions {
-    /// For all of these files, with 64 MiB.
+    /// A pool for all of these files, with 64 MiB.
     pub fn of<S: Into<Source>>(sources: impl IntoIterator<Item = S>) -> Self {
         let terms = Terms { is_watched: true, pages_held: 1 };
         Self { sources: sources.into_iter().map(Into::into).collect(), memory_bytes: 64 << 20, terms }
     }
 
-    /// How much memory it has: 16 MiB to 1 GiB. Whether it is enough is checked when the pool is made.
+    /// Sets the amount of memory: 16 MiB to 1 GiB. [`Service::make_pool`] checks whether it is enough.
     #[must_use]
     pub fn memory_bytes(mut self, bytes: usize) -> Self {
         self.memory_bytes = bytes;
         self
     }
 
-    /// As [`Scan::unwatched`](crate::Scan::unwatched), for all members; each judges its pages for itself.
+    /// The same as [`Scan::unwatched`](crate::Scan::unwatched), for all members. Each member judges its own pages.
     #[must_use]
     pub fn unwatched(mut self) -> Self {
         self.terms.is_watched = false;
         self
     }
 
-    /// Number of pages that each worker may hold at a time; 1 by default. The pool's memory must have as many frames of 2 MiB for
-    /// each worker, and three more.
+    /// Sets the number of pages that each worker may hold at a time; 1 by default. The pool's memory must have as many frames of
+    /// 2 MiB for each worker, and three more.
     ///
     /// # Errors
-    /// It is 0, or more than [`MAX_POOL_PAGES_HELD`](crate::MAX_POOL_PAGES_HELD).
+    /// The number is 0, or more than [`MAX_POOL_PAGES_HELD`](crate::MAX_POOL_PAGES_HELD).
     pub fn pages_held(mut self, pages: usize) -> Result<Self> {
         check_pool_pages_held(pages)?;
         self.terms.pages_held = pages;
@@ -176,11 +177,11 @@ impl PoolOptions {
 }
 
 impl Service {
-    /// Makes a pool for the workers that scan all of these files: `memory_bytes` of frames, of which the workers may hold
-    /// one each. 64 MiB are enough for 29 workers.
+    /// Makes a pool for the workers that scan all of these files. It has `memory_bytes` of frames, and each worker may hold one.
+    /// 64 MiB are enough for 29 workers.
     ///
     /// # Errors
-    /// A file cannot be opened; there is no memory; it is less than 16 MiB, or more than 1 GiB.
+    /// A file cannot be opened, there is no memory, or `memory_bytes` is less than 16 MiB or more than 1 GiB.
     pub fn create_pool<S: Into<Source>>(
         &self,
         sources: impl IntoIterator<Item = S>,
@@ -189,17 +190,18 @@ impl Service {
         self.make_pool(PoolOptions::of(sources).memory_bytes(memory_bytes))
     }
 
-    /// Makes a pool, with choices.
+    /// Makes a pool with these options.
     ///
     /// # Errors
-    /// As [`create_pool`](Self::create_pool); there is not enough memory for the pages that one worker may hold.
+    /// The same as those of [`create_pool`](Self::create_pool). Also, there is not enough memory for the pages that one worker
+    /// may hold.
     pub fn make_pool(&self, options: PoolOptions) -> Result<Pool> {
         let PoolOptions { sources, memory_bytes, terms } = options;
         check_memory(memory_bytes, terms)?;
         match &self.side {
             Side::Here(shared) => {
                 let files = sources.iter().map(File::open).collect::<Result<Vec<_>>>()?;
-                // For those who join by a daemon that serves this.
+                // These are for workers that join through a daemon that serves this.
                 let names = sources.iter().map(Source::name).collect();
                 let founded = shared.found(files, names, memory_bytes, terms)?;
                 let (key, memory_bytes) = (founded.key, founded.memory_bytes());
@@ -213,12 +215,12 @@ impl Service {
         }
     }
 
-    /// Joins a pool: the channel has every page of its files once, in the order in which the pool has them, beginning with
-    /// what is there already. A page never crosses a multiple of `page_size` in its file.
+    /// Joins a pool. The channel delivers every page of its files once, in the pool's order, beginning with pages that are
+    /// already in memory. A page never crosses a multiple of `page_size` in its file.
     ///
     /// # Errors
-    /// No pool has this key; the page size is none (see [`Scan::page_size`](crate::Scan::page_size)); there are too many
-    /// workers for the pool's memory. From another process: this one cannot open the pool's files.
+    /// No pool has this key, the page size is invalid (see [`Scan::page_size`](crate::Scan::page_size)), or there are too many
+    /// workers for the pool's memory. With a daemon, also: this process cannot open the pool's files.
     pub fn join(&self, key: AccessKey, page_size: usize) -> Result<Channel> {
         match &self.side {
             Side::Here(shared) => shared.join(key, page_size, None)?.channel(),
@@ -226,11 +228,11 @@ impl Service {
         }
     }
 
-    /// [`join`](Self::join) by files that this process names itself, in the pool's order, or has open: where names mean
-    /// others than they mean to the pool's founder, or are none.
+    /// The same as [`join`](Self::join), with files that this process names itself, in the pool's order, or has open. It is for
+    /// processes in which the names of the pool's creator mean other files, or none.
     ///
     /// # Errors
-    /// As [`join`](Self::join); these are not the pool's files.
+    /// The same as those of [`join`](Self::join). Also, these are not the pool's files.
     pub fn join_with<S: Into<Source>>(
         &self,
         key: AccessKey,
@@ -293,7 +295,7 @@ impl Shared {
         let extents = Extents::of_all(&files);
         let founding = Founding { frames: frames.clone(), files, extents, chunks, terms };
         let id = self.ask(|answer| Command::Found(founding, answer))?;
-        // Nothing fails from here on: the pool ends with this.
+        // Nothing fails from here on. The pool ends with this object.
         let founded = Founded { shared: self.clone(), frames, id, key };
         let frames = Arc::downgrade(&founded.frames);
         let known =
@@ -302,13 +304,13 @@ impl Shared {
         Ok(founded)
     }
 
-    /// The names of a pool's files, as its founder has them.
+    /// The names of a pool's files, as its creator gave them.
     pub(crate) fn names(&self, key: AccessKey) -> Result<Vec<Vec<u8>>> {
         self.check_process()?;
         self.pools.pools().get(&key).map(|known| known.names.clone()).ok_or_else(unknown)
     }
 
-    /// Joins a pool; with a proof, only who has opened the very files that the pool reads.
+    /// Joins a pool. With a proof, only a process that has opened the pool's own files can join.
     pub(crate) fn join(
         self: &Arc<Self>,
         key: AccessKey,
@@ -342,7 +344,7 @@ impl Shared {
     }
 }
 
-/// A member's way to its pool.
+/// A member's connection to its pool.
 struct Membership {
     shared: Arc<Shared>,
     pool: usize,

@@ -6,23 +6,23 @@
 pub struct Statistics {
     /// Bytes that were read from files.
     pub bytes_read: u64,
-    /// How often the control loop was awake.
+    /// Number of times that the control loop woke.
     pub rounds: u64,
-    /// Channels that are open now, members of pools among them.
+    /// Channels that are open now, including members of pools.
     pub channels: u64,
-    /// Pools that there are now: those that can be joined, and those that still have members.
+    /// Pools that exist now: those that can be joined, and those that still have members.
     pub pools: u64,
-    /// Frames of pools that workers have now, or that are read for them.
+    /// Frames of pools that workers have now, or that are being read for them.
     pub pool_frames: u64,
 }
 
 impl Statistics {
-    /// As numbers, for another process.
+    /// The statistics as numbers, for another process.
     pub(crate) fn to_words(self) -> [u64; 5] {
         [self.bytes_read, self.rounds, self.channels, self.pools, self.pool_frames]
     }
 
-    /// From these.
+    /// Makes the statistics from these numbers.
     pub(crate) fn from_words([bytes_read, rounds, channels, pools, pool_frames]: [u64; 5]) -> Self {
         Self { bytes_read, rounds, channels, pools, pool_frames }
     }

@@ -1,8 +1,8 @@
 //! The timer wheel of release times (paper 3.4.2).
 //!
-//! Hierarchical, as the kernel's: three wheels of 64 slots, of 64 µs, 4 ms and 262 ms each; what is further away (17 s)
-//! waits in the last slot. An event moves to a finer wheel when its slot of the coarser one is reached, so it is never
-//! early, and late by less than a slot of the finest.
+//! The wheel is hierarchical, like the kernel's: three wheels of 64 slots, of 64 µs, 4 ms and 262 ms each. An event that is
+//! further away (17 s) waits in the last slot. An event moves to a finer wheel when its slot of the coarser one is reached. So it
+//! is never early, and late by less than a slot of the finest wheel.
 
 /// The finest slot, in nanoseconds, as a power of two: 65.5 µs.
 const SHIFT: u32 = 16;
@@ -14,22 +14,22 @@ const LEVELS: usize = 3;
 #[derive(Debug)]
 pub struct Wheel<T> {
     slots: [[Vec<(u64, T)>; SLOTS]; LEVELS],
-    /// Which slots have anything in them.
+    /// Bits of the slots that have events.
     occupied: [u64; LEVELS],
     /// The finest slot that has been reached.
     current: u64,
 }
 
 impl<T> Wheel<T> {
-    /// Nothing is due.
+    /// Creates a wheel without events.
     pub fn new(now: u64) -> Self {
         let slots = std::array::from_fn(|_| std::array::from_fn(|_| Vec::new()));
         Self { slots, occupied: [0; LEVELS], current: now >> SHIFT }
     }
 
-    /// An event at a time in nanoseconds; in the past is at once.
+    /// Adds an event at a time in nanoseconds. An event in the past is due at once.
     pub fn insert(&mut self, time: u64, event: T) {
-        // Rounded up: an event may not be early.
+        // Rounded up, because an event must not be early.
         let tick = time.div_ceil(1 << SHIFT).max(self.current + 1);
         let distance = tick - self.current;
         let level = (0..LEVELS).find(|level| distance < 1 << (LEVEL * (*level as u32 + 1)));
@@ -46,7 +46,7 @@ impl<T> Wheel<T> {
     pub fn advance(&mut self, now: u64, due: &mut Vec<T>) {
         let target = now >> SHIFT;
         while self.current < target {
-            // Nothing is in the slots before the next one.
+            // The slots before the next one are empty.
             match self.next().map(|time| time >> SHIFT) {
                 Some(tick) if tick <= target => self.current = tick,
                 _ => {
@@ -72,13 +72,14 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// When [`advance`](Self::advance) should be called next: not after the first event is due. `None`: nothing is.
+    /// The time when [`advance`](Self::advance) should be called next. It is not later than the first event. `None`: there is no
+    /// event.
     pub fn next(&self) -> Option<u64> {
         let next = |level: usize| {
             let shift = LEVEL * level as u32;
             let here = self.current >> shift;
             let rotated = self.occupied[level].rotate_right((here % SLOTS as u64) as u32);
-            // The slot that has been reached was emptied, so what is in it is a whole turn away.
+            // The slot that has been reached was emptied, so its events are a whole turn away.
             let distance = match (rotated & !1).trailing_zeros() {
                 64 if rotated & 1 != 0 => SLOTS as u64,
                 64 => return None,
@@ -106,7 +107,8 @@ mod tests {
     }
 
     proptest! {
-        /// As a sorted list: nothing early, nothing late by more than a slot, nothing lost; who sleeps until `next` is in time.
+        /// The wheel agrees with a sorted list: nothing is early, nothing is late by more than a slot, and nothing is lost. A
+        /// thread that sleeps until `next` is in time.
         #[test]
         fn events_are_in_time(
             start in 0u64..1 << 40,
@@ -134,7 +136,7 @@ mod tests {
                 now += pass;
                 step(&mut wheel, &mut pending, &mut due, now)?;
             }
-            // Sleeping until the next event, again and again, sees all of them in time.
+            // A thread that repeatedly sleeps until the next event sees all of them in time.
             let mut sleeps = 0;
             while let Some(next) = wheel.next() {
                 let first = pending.iter().map(|(time, _)| *time).min().unwrap();

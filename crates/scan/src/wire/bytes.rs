@@ -1,4 +1,4 @@
-//! Numbers and byte strings in messages: little-endian, and lengths in front.
+//! Numbers and byte strings in messages: little-endian, with lengths in front.
 
 use crate::{Error, Result};
 
@@ -49,7 +49,7 @@ impl Writer {
     }
 }
 
-/// Parses a message. The parser trusts no length: each is checked against the bytes that are there.
+/// Parses a message. The parser trusts no length: it checks each against the remaining bytes.
 #[derive(Debug)]
 pub struct Reader<'a>(&'a [u8]);
 

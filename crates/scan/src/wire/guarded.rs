@@ -1,8 +1,8 @@
 //! A descriptor that the rest of the process may close.
 //!
 //! This library runs in programs that close descriptors that they did not open, as daemons do when they start. The number may
-//! be another file's afterwards, and a message must not get there. So the descriptor is checked before each use. A thread
-//! that closes the descriptor between the check and the use is not noticed.
+//! then belong to another file, and a message must not get there. So the descriptor is checked before each use. A thread that
+//! closes the descriptor between the check and the use is not noticed.
 //!
 //! A forked child has a copy of the descriptor, and could receive its parent's messages. So only the parent may use it.
 
@@ -16,7 +16,7 @@ use rustix::io::Errno;
 /// The file of a descriptor: its device and its inode.
 type Identity = (u64, u64);
 
-/// The descriptor. Dropping this closes it, unless the number is another file's by then.
+/// The descriptor. Dropping this closes it, unless the number belongs to another file by then.
 #[derive(Debug)]
 pub struct Guarded {
     descriptor: ManuallyDrop<OwnedFd>,
@@ -77,11 +77,11 @@ mod tests {
         let (one, other) = UnixStream::pair().unwrap();
         let guarded = Guarded::from(OwnedFd::from(one));
         let number = guarded.get().unwrap().as_raw_fd();
-        // SAFETY: what a program does that takes a number which is not its own.
+        // SAFETY: this is what a program does that reuses a number of another owner.
         assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), number) }, number);
         assert_eq!(guarded.get().unwrap_err(), Errno::BADF);
         drop(guarded);
-        // SAFETY: the number is nobody's but this owner's.
+        // SAFETY: the number belongs to this owner alone.
         let taken = unsafe { OwnedFd::from_raw_fd(number) };
         assert!(identity(taken.as_fd()).is_some(), "it is still open");
     }

@@ -25,13 +25,13 @@ use bytes::{Reader, Writer};
 /// The protocol's version. Boards have their own.
 pub const VERSION: u8 = 3;
 
-/// Bytes of a packet at most.
+/// Maximum number of bytes of a packet.
 pub const MESSAGE: usize = 64 << 10;
-/// Descriptors in a packet at most, with a name of at most 4 KiB each.
+/// Maximum number of descriptors in a packet, with a name of at most 4 KiB each.
 pub const DESCRIPTORS: usize = 8;
-/// Ranges in a packet at most.
+/// Maximum number of ranges in a packet.
 pub const RANGES: usize = 2048;
-/// The longest name of a file.
+/// Maximum length of a file name.
 const NAME: usize = 4096;
 
 /// A message from a client.
@@ -41,7 +41,7 @@ pub enum Request {
     Ring,
     /// The client asks for a description of the daemon. → [`Reply::About`]
     About,
-    /// A channel of files, which follow. → [`Reply::Channel`]
+    /// The client opens a channel of files, which follow. → [`Reply::Channel`]
     Open {
         page_size: u64,
         ring_bytes: u64,
@@ -50,25 +50,26 @@ pub enum Request {
         ranges: Option<Vec<Range>>,
         files: u32,
     },
-    /// A pool for files, which follow. → [`Reply::Pool`]
+    /// The client creates a pool for files, which follow. → [`Reply::Pool`]
     Found { memory_bytes: u64, terms: Terms, files: u32 },
     /// The client asks for the names of a pool's files. → [`Reply::Names`], until all that it announces have come
     Names { key: [u8; 16] },
-    /// A member's channel; the files follow as a proof that the client can read them. → [`Reply::Channel`]
+    /// The client joins a pool; the files follow as a proof that the client can read them. → [`Reply::Channel`]
     Join { key: [u8; 16], page_size: u64, files: u32 },
-    /// Files, with descriptors: their names, as far as they have any. No answer.
+    /// Files, with descriptors and with their names, if they have any. No answer.
     Files(Vec<Vec<u8>>),
-    /// More ranges for the connection's channel. → [`Reply::Done`]
+    /// The client adds ranges to the connection's channel. → [`Reply::Done`]
     Ranges(Vec<Range>),
-    /// Ranges of the connection's channel that are not wanted any more. → [`Reply::Cancelled`]
+    /// The client cancels ranges of the connection's channel. → [`Reply::Cancelled`]
     Cancel(Vec<Range>),
-    /// A descriptor that is readable when there is a page for the connection's channel. → [`Reply::Done`], with the descriptor
+    /// The client requests a descriptor that is readable when the connection's channel has a page. → [`Reply::Done`], with the
+    /// descriptor
     Watch,
-    /// A reader of a file, which comes as a descriptor. → [`Reply::Reader`]
+    /// The client opens a reader of a file, which comes as a descriptor. → [`Reply::Reader`]
     Reader,
     /// The connection's reader fetches a range. → [`Reply::Fetched`] or [`Reply::NotFetched`], in any order
     Fetch { fetch: u32, start: u64, len: u32 },
-    /// The connection's reader releases a range, or gives up waiting for it. No answer.
+    /// The connection's reader releases a range, or stops waiting for it. No answer.
     Release { fetch: u32 },
 }
 
@@ -81,15 +82,15 @@ pub enum Reply {
     Channel { pages: u8, terms: Terms },
     /// A pool.
     Pool { key: [u8; 16], memory_bytes: u64 },
-    /// Some names of the files of a pool, and how many there are in all.
+    /// Some names of the files of a pool, and the total number of names.
     Names { names: Vec<Vec<u8>>, of: u32 },
     /// The request is done.
     Done,
-    /// How many bytes, and of the chunks before which the client passes over them.
+    /// The number of cancelled bytes, and the number of the chunk before which the client skips them.
     Cancelled(Cancelled),
     /// A reader, with the version of its file.
     Reader { identity: [u64; 2], stamp: StampWords, unit: u32 },
-    /// A range is there. The memory of the segment comes as a descriptor with the first range that is in it.
+    /// A range has arrived. The memory of the segment comes as a descriptor with its first range.
     Fetched { fetch: u32, segment: u32, at: u64 },
     /// A range cannot be read.
     NotFetched { fetch: u32, error: u32 },
@@ -282,7 +283,7 @@ fn read_names(from: &mut Reader<'_>) -> Result<Vec<Vec<u8>>> {
     Ok(names)
 }
 
-/// Everything that can be done to a packet, for the fuzzer and the tests: what can be read is written as it was.
+/// Decodes a packet, for the fuzzer and the tests: a decoded message is encoded to the same bytes.
 #[cfg(any(test, fuzzing))]
 pub fn arbitrary_packet(packet: &[u8]) {
     if let Ok(request) = Request::decode(packet) {

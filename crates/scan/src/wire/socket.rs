@@ -22,14 +22,14 @@ use super::{DESCRIPTORS, MESSAGE, Message, malformed};
 use crate::limits::CLIENT_DESCRIPTORS;
 use crate::{Error, Result};
 
-/// The longest time that the kernel is asked to wait at once.
+/// Maximum time that the kernel is asked to wait at once.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
 /// One end of a connection.
 #[derive(Debug)]
 pub struct Socket {
     socket: Guarded,
-    /// How long sending or receiving one message may take, in nanoseconds; 0: as long as the other side is there.
+    /// Maximum time to send or receive one message, in nanoseconds; 0: until the other side is gone.
     patience_ns: AtomicU64,
 }
 
@@ -43,15 +43,15 @@ pub struct Received<M> {
 }
 
 impl Socket {
-    /// Connects to the process that listens at a path. Connecting takes at most `patience`.
-    /// Sending or receiving one message does, too.
+    /// Connects to the process that listens at a path. Connecting takes at most `patience`, and so does sending or receiving one
+    /// message.
     pub fn connect(path: &Path, patience: Duration) -> std::result::Result<Self, Errno> {
         let (socket, address) = (unnamed()?, SocketAddrUnix::new(path)?);
-        // Programs expect low numbers for what they open. Where numbers are few, the socket keeps the one that it has.
+        // Programs expect low numbers for the files that they open. If the process has few numbers, the socket keeps its number.
         let this = Self::from(fcntl_dupfd_cloexec(&socket, CLIENT_DESCRIPTORS).unwrap_or(socket));
         this.set_patience(Some(patience));
         let end = Deadline::after(patience);
-        // There is nothing to poll for while there is no room in the listener's queue, so the kernel keeps the time.
+        // While the listener's queue is full, there is no event to poll for. So the kernel enforces the time limit.
         loop {
             set_socket_timeout(this.socket.get()?, Timeout::Send, Some(end.left()?))?;
             match connect(this.socket.get()?, &address) {
@@ -70,13 +70,13 @@ impl Socket {
         unnamed().map(Self::from)
     }
 
-    /// Sets how long sending or receiving one message may take. `None`: as long as the other side is there.
+    /// Sets the maximum time to send or receive one message. `None`: until the other side is gone.
     pub fn set_patience(&self, patience: Option<Duration>) {
         let ns = patience.map_or(0, |patience| u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX).max(1));
         self.patience_ns.store(ns, Ordering::Relaxed);
     }
 
-    /// Takes a step that is told whether it may wait, when there is what it waits for. Signals do not make the time longer.
+    /// Runs `step`, which gets whether it may wait, until it succeeds or the time is over. Signals do not extend the time.
     fn wait_for<T>(
         &self,
         events: PollFlags,

@@ -1,4 +1,4 @@
-//! Messages are what they were after a journey, with their descriptors; bytes that are none are refused.
+//! Messages and their descriptors are unchanged after a transfer. Invalid bytes are refused.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -110,7 +110,7 @@ proptest! {
         prop_assert_eq!(one.receive::<Reply>().unwrap().message, reply);
     }
 
-    /// A byte of a message is another, one is missing, or one too many is there.
+    /// One byte of a message is changed, missing or added.
     #[test]
     fn what_is_no_message_is_refused(request in request(), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
         let mut packet = request.encode();
@@ -135,7 +135,7 @@ proptest! {
 
 const TERMS: Terms = Terms { is_watched: false, pages_held: crate::MAX_PAGES_HELD };
 
-/// A number of pages that no client may hold is no message.
+/// A message with a number of pages that no client may hold is invalid.
 #[test]
 fn limits_are_checked_when_a_message_is_read() {
     for (pages_held, is_right) in
@@ -178,30 +178,30 @@ fn who_is_gone_is_noticed() {
     one.send_now(&Request::Ring, &[]);
 }
 
-/// Signals that interrupt a thread's system calls every 10 ms, as long as this is there.
+/// Signals that interrupt a thread's system calls every 10 ms, while this object exists.
 pub struct Signals {
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Signals {
-    /// To the thread that calls this.
+    /// Sends them to the calling thread.
     pub fn begin() -> Self {
         extern "C" fn nothing(_: libc::c_int) {}
         let handler: extern "C" fn(libc::c_int) = nothing;
         // SAFETY: plain old data.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = handler as usize;
-        // SAFETY: the handler does nothing. No flags: calls that it interrupts are not begun anew.
+        // SAFETY: the handler does nothing. It has no flags, so the kernel does not restart interrupted calls.
         assert_eq!(unsafe { libc::sigaction(libc::SIGUSR2, &action, std::ptr::null_mut()) }, 0);
-        // SAFETY: it has no conditions.
+        // SAFETY: the call has no preconditions.
         let to = unsafe { libc::pthread_self() };
         let over = Arc::new(AtomicBool::new(false));
         let ends = over.clone();
         let thread = std::thread::spawn(move || {
             while !ends.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_millis(10));
-                // SAFETY: the thread waits for this one before it drops what keeps it from ending.
+                // SAFETY: the thread waits for this one before it drops the object that keeps it alive.
                 unsafe { libc::pthread_kill(to, libc::SIGUSR2) };
             }
         });
@@ -216,7 +216,7 @@ impl Drop for Signals {
     }
 }
 
-/// It is over in about the time that it is given, whatever interrupts it.
+/// Each call ends at about its time limit, whatever interrupts it.
 #[test]
 fn waiting_ends_in_time_though_signals_arrive() {
     let (one, _other) = pair();
@@ -227,15 +227,15 @@ fn waiting_ends_in_time_though_signals_arrive() {
     let error = one.receive::<Reply>().unwrap_err();
     assert!(matches!(error, Error::System { source: Errno::TIMEDOUT, .. }), "{error}");
     assert!(begin.elapsed() >= patience);
-    // Until the other side's memory is full.
+    // The loop runs until the other side's buffer is full.
     let files = Request::Files(vec![vec![b'n'; NAME]; DESCRIPTORS]);
     let error = std::iter::repeat_with(|| one.send(&files, &[])).find_map(|sent| sent.err()).unwrap();
     assert!(matches!(error, Error::System { source: Errno::TIMEDOUT, .. }), "{error}");
-    // Without patience it would never end; a busy machine is given its time.
+    // Without a time limit it would never end. The bound leaves time for a busy machine.
     assert!(begin.elapsed() < Duration::from_secs(20));
 }
 
-/// Nobody takes connections, and there is no room for another one.
+/// No process accepts connections, and the queue has no room for another one.
 #[test]
 fn connecting_ends_in_time_though_signals_arrive() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
-//! The lender of a channel's pages. Pages return to it in any order, in any thread, and also after their channel is gone.
+//! The lender of a channel's pages. Pages return to it in any order, in any thread, even after their channel is gone.
 //!
-//! Each frame in use has one [`Lent`], which its pages share; the channel shares it until the last page of the frame is out. The
-//! last of all these returns the frame. A [`Lender`] is shared by the channel and by everything that it lent, so the way to the
-//! service, and with it the service's promise to leave these frames alone, is there as long as a page is out.
+//! Each frame in use has one [`Lent`], which its pages share. The channel shares it until the last page of the frame is out. The
+//! last owner of it returns the frame. The channel and everything that it lent share a [`Lender`]. So the connection to the
+//! service, and its promise not to reuse these frames, lasts as long as a page is out.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -19,7 +19,8 @@ use crate::{Error, Result};
 
 /// Lends the pages of a channel, and takes them back.
 pub struct Lender {
-    /// The process whose channel it is. In a forked child the board is still the parent's, so nothing is written to it there.
+    /// The process that has the channel. In a forked child the board still belongs to the parent, so the child writes nothing to
+    /// it.
     process: Process,
     /// The channel's number, which no other channel of this process has.
     pub channel: u64,
@@ -30,12 +31,12 @@ pub struct Lender {
     /// The files of a scan that does not watch them.
     pub files: Vec<File>,
     pub is_watched: bool,
-    /// Owned pages that are out. The worker adds to it. The thread that returns a page subtracts when its frame is back, if it
-    /// was the frame's last, so that a worker never seems to have more frames than it may.
+    /// Number of owned pages that are out. The worker increments it. The thread that returns a page decrements it, after the
+    /// frame is returned if it was the frame's last page. So a worker never seems to have more frames than it may.
     out: AtomicUsize,
-    /// Frames in use.
+    /// Number of frames in use.
     in_use: AtomicUsize,
-    /// When the worker had all its time to itself last: the last return, or the end of the last wait.
+    /// The time since which the worker was not interrupted: the last return, or the end of the last wait.
     pub since: AtomicU64,
 }
 
@@ -74,25 +75,25 @@ impl Lender {
         if self.is_inherited() { Err(Error::Forked) } else { Ok(()) }
     }
 
-    /// How many owned pages are out. Frames of those that are not are back.
+    /// Number of owned pages that are out. The frames of other pages have been returned.
     pub fn out(&self) -> usize {
         self.out.load(Acquire)
     }
 
-    /// Worker: a page becomes an owned one.
+    /// Counts a page that becomes an owned one. The worker calls it.
     pub fn lend(&self) {
         self.out.fetch_add(1, Relaxed);
     }
 
-    /// An owned page was returned.
+    /// Counts an owned page that was returned.
     pub fn returned(&self) {
         self.out.fetch_sub(1, Release);
     }
 
-    /// Whether the file of a page is what the page has of it. One `statx`.
+    /// Whether the file of a page is unchanged since the read of the page. The call makes one `statx`.
     pub fn unchanged(&self, page: &Piece) -> Result<bool> {
         self.check_process()?;
-        // A file's number, and the stamp, mean something only among the files of the page's own channel.
+        // A file's number, and the stamp, are only meaningful among the files of the page's own channel.
         if page.channel != self.channel {
             return Err(Error::Invalid(
                 "the page is another channel's: ask the channel that it came from".into(),
@@ -117,7 +118,7 @@ impl Lender {
 pub struct Lent {
     pub lender: Arc<Lender>,
     slot: usize,
-    /// Bytes of it that were handed out.
+    /// Number of its bytes that were handed out.
     bytes: AtomicU64,
 }
 
@@ -134,13 +135,14 @@ impl Lent {
         self.slot
     }
 
-    /// A page of it is handed out.
+    /// Counts a page that is handed out.
     pub fn add_bytes(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Relaxed);
     }
 }
 
-/// The frame's last page was returned: the service may have it. In a forked child it is the parent that has the page, and returns it.
+/// Returns the frame to the service, after its last page was returned. In a forked child, the page belongs to the parent, which
+/// returns it.
 impl Drop for Lent {
     fn drop(&mut self) {
         if self.lender.is_inherited() {

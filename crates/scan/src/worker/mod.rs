@@ -1,4 +1,4 @@
-//! The worker's side (UzicIO, paper 3.3): the only way to the data.
+//! The worker's side (UzicIO, paper 3.3): the only access to the data.
 //!
 //! In steady state nothing here makes a system call or copies a byte: pages are taken and returned by atomic operations on
 //! the board, and read where the device put them.
@@ -26,7 +26,7 @@ use crate::plan::Range;
 /// The result of a cancellation of ranges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cancelled {
-    /// How many bytes of them the worker had no frame of.
+    /// Number of cancelled bytes of which the worker had no frame.
     pub bytes: u64,
     /// The worker must skip these bytes, which are in chunks before this number.
     pub before: u64,
@@ -38,10 +38,10 @@ pub(crate) trait Link: Send + Sync {
     /// Adds ranges to the scan.
     fn notify_ranges(&self, ranges: &[Range]) -> Result<()>;
 
-    /// Cancels ranges of it.
+    /// Cancels ranges of the scan.
     fn cancel_ranges(&self, ranges: &[Range]) -> Result<Cancelled>;
 
-    /// What the service makes readable for a worker that watches; readable at first.
+    /// The descriptor that the service makes readable for a worker that watches. It is readable at first.
     fn descriptor(&self, board: &Board) -> Result<OwnedFd>;
 
     /// Whether the service still reads.

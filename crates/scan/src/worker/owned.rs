@@ -6,20 +6,20 @@ use super::lender::{Lender, Lent};
 use super::{Delivered, Piece};
 use crate::Result;
 
-/// Some bytes of a file, in the memory that the device wrote them to. It may go to any thread, stay there for as long as it
-/// is wanted, also after its channel is gone, and returns itself when it is dropped. Until then it counts as a page that is out,
-/// and its frame is not read into.
+/// Some bytes of a file, in the memory that the device wrote them to. A page may go to any thread and stay there for any time,
+/// even after its channel is gone. It returns itself when it is dropped. Until then it counts as a page that is out, and the
+/// service does not read into its frame.
 ///
-/// `bytes::Bytes::from_owner(page)` makes it one of those, without a copy.
+/// `bytes::Bytes::from_owner(page)` converts it without a copy.
 pub struct OwnedPage {
     piece: Piece,
-    /// There is one until this is dropped.
+    /// Present until this is dropped.
     lent: Option<Arc<Lent>>,
 }
 
-// SAFETY: the bytes are in a mapping that `lent` keeps, nobody writes to them before it is dropped, and the rest is Send.
+// SAFETY: the bytes are in a mapping that `lent` keeps, no process writes to them before it is dropped, and the rest is Send.
 unsafe impl Send for OwnedPage {}
-// SAFETY: as above; shared, it can only be read.
+// SAFETY: as above; a shared page can only be read.
 unsafe impl Sync for OwnedPage {}
 
 impl OwnedPage {
@@ -28,27 +28,27 @@ impl OwnedPage {
         Self { piece, lent: Some(lent) }
     }
 
-    /// Which file of the scan, counted from 0.
+    /// The file of the scan, counted from 0.
     pub fn file(&self) -> u32 {
         self.piece.file
     }
 
-    /// Where the bytes are in the file.
+    /// The offset of the bytes in the file.
     pub fn offset(&self) -> u64 {
         self.piece.offset
     }
 
-    /// As [`Page::read_began`](crate::Page::read_began).
+    /// The same as [`Page::read_began`](crate::Page::read_began).
     pub fn read_began(&self) -> u64 {
         self.piece.read_began_ns
     }
 
-    /// As [`Page::is_stable`](crate::Page::is_stable).
+    /// The same as [`Page::is_stable`](crate::Page::is_stable).
     pub fn is_stable(&self) -> bool {
         self.piece.is_stable()
     }
 
-    /// As [`Channel::unchanged`](crate::Channel::unchanged), also when the channel is gone.
+    /// The same as [`Channel::unchanged`](crate::Channel::unchanged), even after the channel is gone.
     ///
     /// # Errors
     /// Likewise.
@@ -77,8 +77,8 @@ impl std::ops::Deref for OwnedPage {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the channel checked that they are in its memory, which is there, and left alone by the service, until the frame
-        // is returned; that takes this object's end.
+        // SAFETY: the channel checked that they are in its memory. The memory stays mapped, and the service does not write to it,
+        // until the frame is returned. That needs the end of this object.
         unsafe { std::slice::from_raw_parts(self.piece.start, self.piece.len) }
     }
 }

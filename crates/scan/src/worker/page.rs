@@ -3,7 +3,7 @@
 use super::{Channel, Piece};
 use crate::Result;
 
-/// A page, however it was handed out.
+/// A page, in any of its types.
 pub trait Delivered {
     /// The bytes of the page.
     fn piece(&self) -> &Piece;
@@ -33,29 +33,29 @@ impl<'a> Page<'a> {
         Self { channel, piece }
     }
 
-    /// Which file of the scan, counted from 0.
+    /// The file of the scan, counted from 0.
     pub fn file(&self) -> u32 {
         self.piece.file
     }
 
-    /// Where the bytes are in the file.
+    /// The offset of the bytes in the file.
     pub fn offset(&self) -> u64 {
         self.piece.offset
     }
 
-    /// When the read of these bytes began, in nanoseconds of the kernel's monotonic clock: before it was submitted. 0 in a scan
-    /// that watches its files. A daemon in another time namespace has another offset of this clock, and it is the daemon's.
+    /// The time before the read of these bytes was submitted, in nanoseconds of the kernel's monotonic clock. It is 0 in a scan
+    /// that watches its files. A daemon in another time namespace has another offset of this clock, and the time is the daemon's.
     pub fn read_began(&self) -> u64 {
         self.piece.read_began_ns
     }
 
-    /// Whether the file had the same time stamps before and after the read, and these prove that nobody wrote in between: so the
-    /// page is not torn. `false` in a scan that watches its files, where no page is.
+    /// Whether the file had the same time stamps before and after the read, and these prove that no process wrote in between.
+    /// Such a page is not torn. `false` in a scan that watches its files.
     pub fn is_stable(&self) -> bool {
         self.piece.is_stable()
     }
 
-    /// As [`Channel::unchanged`].
+    /// The same as [`Channel::unchanged`].
     ///
     /// # Errors
     /// Likewise.
@@ -68,8 +68,8 @@ impl std::ops::Deref for Page<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the channel checked that they are in its memory, and the service leaves them alone until the page is
-        // returned, which takes this object's end.
+        // SAFETY: the channel checked that they are in its memory. The service does not write to them until the page is returned,
+        // which needs the end of this object.
         unsafe { std::slice::from_raw_parts(self.piece.start, self.piece.len) }
     }
 }

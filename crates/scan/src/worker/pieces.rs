@@ -2,32 +2,32 @@
 
 use crate::board::{Judgment, Segment};
 
-/// A page as it is handed out: some bytes of a file, where they are in memory.
+/// A page as it is handed out: some bytes of a file, with their place in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Which file of the scan, counted from 0.
+    /// The file of the scan, counted from 0.
     pub file: u32,
-    /// Where the bytes are in the file.
+    /// The offset of the bytes in the file.
     pub offset: u64,
-    /// Where they are in the channel's memory.
+    /// Their address in the channel's memory.
     pub start: *const u8,
-    /// How many there are.
+    /// Number of bytes.
     pub len: usize,
-    /// When their read began, by the kernel's monotonic clock; 0 in a scan that watches its files.
+    /// The time when their read began, by the kernel's monotonic clock; 0 in a scan that watches its files.
     pub read_began_ns: u64,
     pub(crate) judgment: Judgment,
-    /// Which channel of this process handed it out.
+    /// The channel of this process that handed it out.
     pub(crate) channel: u64,
 }
 
 impl Piece {
-    /// As [`Page::is_stable`](crate::Page::is_stable).
+    /// The same as [`Page::is_stable`](crate::Page::is_stable).
     pub fn is_stable(&self) -> bool {
         self.judgment.is_stable
     }
 }
 
-/// Where a worker is in a segment.
+/// The position of a worker in a segment.
 #[derive(Clone, Copy, Debug)]
 pub struct Rest {
     segment: Segment,
@@ -35,17 +35,17 @@ pub struct Rest {
 }
 
 impl Rest {
-    /// All of a segment, by pages of a size.
+    /// All of a segment, in pages of this size.
     pub fn new(segment: Segment, page: usize) -> Self {
         Self { segment, page: page as u64 }
     }
 
-    /// What is left of the segment.
+    /// The remaining part of the segment.
     pub fn left(&self) -> Segment {
         self.segment
     }
 
-    /// The next piece; its `at` is where it is in the frame.
+    /// The next piece. Its `at` is its offset in the frame.
     pub fn next(&mut self) -> Option<Segment> {
         let Segment { file, len, offset, at } = self.segment;
         if len == 0 {

@@ -10,10 +10,11 @@ use super::{Channel, OwnedGot, OwnedPage};
 use crate::Result;
 use crate::reactor::Watched;
 
-/// A channel's pages as a [`Stream`] of [`OwnedPage`]s. A page that cannot be had is an error, and the stream goes on after it. So it
-/// does after [`Error::Held`](crate::Error::Held), when as many pages are out as may be: return some before you ask again.
+/// A channel's pages as a [`Stream`] of [`OwnedPage`]s. A page that cannot be delivered is an error, and the stream continues
+/// after it. It also continues after [`Error::Held`](crate::Error::Held), when the maximum number of pages is out: the task must
+/// return some before it asks again.
 ///
-/// It does not need a runtime: see [`Channel::descriptor`] for one's own.
+/// It does not need a runtime. [`Channel::descriptor`] is for programs with their own event loop.
 #[derive(Debug)]
 pub struct PageStream {
     channel: Channel,
@@ -43,7 +44,7 @@ impl Stream for PageStream {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
-        // The descriptor is there before the worker says that it has nothing, which arms it.
+        // The descriptor must exist before the worker announces that it has nothing, because that arms it.
         if let Err(error) = this.channel.descriptor().map(|_| ()) {
             return Poll::Ready(Some(Err(error)));
         }
@@ -61,7 +62,7 @@ impl Stream for PageStream {
 
 impl Drop for PageStream {
     fn drop(&mut self) {
-        // The parent's reactor waits for its own stream by the same epoll.
+        // The parent's reactor waits for the parent's own stream with the same epoll instance.
         if self.channel.is_inherited() {
             return;
         }

@@ -11,7 +11,7 @@ use bedplate_scan::{Daemon, Error, FRAME, Options, Pool, Service};
 use common::{folder, write};
 use roles::{GONE, Process, REFUSED, Target};
 
-/// Not a test: this runs the role of a process that a test starts from this binary.
+/// This is not a test. It runs the role of a process that a test starts from this binary.
 #[test]
 fn role() {
     roles::play();

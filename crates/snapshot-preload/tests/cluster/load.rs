@@ -1,7 +1,7 @@
-//! Writers and readers that use a cluster, and what must be there afterwards.
+//! Writers and readers that use a cluster, and the expected content afterwards.
 //!
-//! A writer writes consecutive numbers to keys of its own in turn, and goes on after a number is acknowledged. So an image
-//! of one moment at a node has, of each writer, the latest number of each of its keys there.
+//! A writer writes consecutive numbers to its own keys in turn, and continues after a number is acknowledged. So an image of one
+//! moment at a node has, for each writer, the latest number of each of its keys there.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -17,10 +17,10 @@ const KEYS: u64 = 4000;
 /// Keys that are read at once in the end.
 const BATCH: usize = 500;
 
-/// The time within which a command succeeds, also if a master fails meanwhile.
+/// The time within which a command succeeds, even if a master fails meanwhile.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// What readers may find while the load runs.
+/// The values that readers may find while the load runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Reads {
     /// Every value that was acknowledged before the read, or a later one.
@@ -29,12 +29,12 @@ pub enum Reads {
     Any,
 }
 
-/// The keys and what was written to them.
+/// The keys, and the numbers that were written to them.
 pub struct Load {
     client: ClusterClient,
     /// The latest number of each writer.
     latest: Vec<AtomicU64>,
-    /// The latest number that each key got and that was acknowledged, by `index`.
+    /// The latest acknowledged number of each key, by `index`.
     acknowledged: Vec<AtomicU64>,
     reads: AtomicU64,
 }
@@ -50,7 +50,7 @@ fn index(writer: usize, number: u64) -> usize {
 }
 
 impl Load {
-    /// How many keys there are.
+    /// Number of keys.
     pub const ALL: usize = WRITERS * KEYS as usize;
 
     pub fn new(addresses: Vec<String>) -> Self {
@@ -69,7 +69,7 @@ impl Load {
                 threads.push(scope.spawn(move || self.write(writer, over)));
             }
             threads.push(scope.spawn(move || self.read(reads, over)));
-            // The threads end also when this panics.
+            // The threads end even if this panics.
             let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
             over.store(true, Relaxed);
             for thread in threads {
@@ -107,8 +107,8 @@ impl Load {
         }
     }
 
-    /// Repeats a command until it succeeds, each time with a new connection, because an old one goes on asking a master
-    /// that has failed. Commands here may be run twice.
+    /// Repeats a command until it succeeds. Each attempt uses a new connection, because an old one continues to ask a master that
+    /// has failed. Commands here may run twice.
     fn retry<T>(
         &self,
         connection: &mut ClusterConnection,
@@ -155,7 +155,7 @@ impl Load {
         self.acknowledged.iter().map(|number| number.load(Relaxed)).collect()
     }
 
-    /// How many reads there were.
+    /// Number of reads.
     pub fn reads(&self) -> u64 {
         self.reads.load(Relaxed)
     }
@@ -175,15 +175,15 @@ impl Load {
         numbers
     }
 
-    /// Takes what the cluster has for what was acknowledged, after a failover has lost the rest.
+    /// Takes the content of the cluster as acknowledged, after a failover has lost the rest.
     pub fn accept(&self, contents: &[u64]) {
         for (acknowledged, number) in self.acknowledged.iter().zip(contents) {
             acknowledged.store(*number, Relaxed);
         }
     }
 
-    /// Checks that a server has an image of one moment, which is not before what was acknowledged `before`, and gives the
-    /// number of its keys.
+    /// Checks that a server has an image of one moment, which is not older than the numbers in `before`. Returns the number of
+    /// its keys.
     pub fn check_image(&self, image: &mut Connection, before: &[u64]) -> usize {
         let after = self.acknowledged();
         let mut numbers = vec![0; Self::ALL];

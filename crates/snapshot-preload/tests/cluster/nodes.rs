@@ -1,4 +1,4 @@
-//! The servers of a cluster, each with a folder of its own, and what is asked of all of them.
+//! The servers of a cluster, each with its own folder, and operations on all of them.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -14,23 +14,24 @@ use crate::common::{Server, Statistics, bgsave, info, saved, wait_for_replica};
 pub const MASTERS: usize = 3;
 const NODES: usize = 2 * MASTERS;
 
-/// The time after which a node that does not answer counts as failed. A busy machine must not make a node late for so long.
+/// The time after which a node that does not answer counts as failed. Even on a busy machine, a node must not be late for this
+/// long.
 const NODE_TIMEOUT_MILLIS: u32 = 8000;
 
-/// The time within which the nodes agree on whatever they have to agree on.
+/// The time within which the nodes must agree.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A node also listens on this much above its port.
 const BUS_OFFSET: u16 = 10_000;
 
-/// Ports below those that the kernel gives to clients, also with `BUS_OFFSET`.
+/// Ports below those that the kernel gives to clients, even with `BUS_OFFSET`.
 const PORTS: std::ops::Range<u16> = 14_000..20_000;
 
 /// A server of a cluster.
 pub struct Node {
     pub server: Server,
     pub folder: TempDir,
-    /// What the cluster calls it.
+    /// The cluster's name for the node.
     pub id: String,
 }
 
@@ -78,7 +79,7 @@ impl Cluster {
         self.nodes.iter().position(follows).expect("every master has a replica")
     }
 
-    /// Waits until all slots are served, every replica follows its master, and all agree on who serves what.
+    /// Waits until all slots are served, every replica follows its master, and all nodes agree on the assignment of slots.
     pub fn wait_until_agreed(&self) {
         wait_for("the nodes do not agree", || {
             let is_well = |node: &Node| {
@@ -102,7 +103,7 @@ impl Cluster {
         });
     }
 
-    /// Waits until every replica has all that its master wrote. Nobody writes any more.
+    /// Waits until every replica has all writes of its master. No client may write meanwhile.
     pub fn wait_for_replicas(&self) {
         for master in self.masters() {
             let replica = self.replica_of(master);
@@ -137,7 +138,7 @@ impl Cluster {
         }
     }
 
-    /// Kills a master, and waits until its replica has taken its place.
+    /// Kills a master, and waits until its replica has replaced it.
     pub fn fail_over(&mut self, master: usize, replica: usize) {
         let node = &mut self.nodes[master];
         node.server.process.kill().unwrap();
@@ -151,13 +152,13 @@ impl Cluster {
         });
     }
 
-    /// Starts a node again that was killed.
+    /// Restarts a node that was killed.
     pub fn restart(&mut self, node: usize) {
         let node = &mut self.nodes[node];
         node.server = start(node.server.port, &node.folder);
     }
 
-    /// Ends all servers and gives their statistics, in the order of the nodes.
+    /// Ends all servers and returns their statistics, in the order of the nodes.
     pub fn stop(self) -> Vec<Statistics> {
         self.nodes.into_iter().map(|node| node.server.stop(node.folder.path())).collect()
     }
@@ -172,7 +173,7 @@ impl Node {
         info(&mut self.server.connect(), "replication", "role") == "master"
     }
 
-    /// Which of these keys are in slots that this node serves.
+    /// Whether each of these keys is in a slot that this node serves.
     pub fn serves(&self, keys: &[String]) -> Vec<bool> {
         let mut connection = self.server.connect();
         let text: String = redis::cmd("CLUSTER").arg("NODES").query(&mut connection).unwrap();
@@ -197,7 +198,7 @@ impl Node {
 
 fn start(port: u16, folder: &TempDir) -> Server {
     let timeout = NODE_TIMEOUT_MILLIS.to_string();
-    // Saving takes a while, so that it meets writes.
+    // Saving takes a while, so that writes occur during it.
     let options = [
         ["--cluster-enabled", "yes"],
         ["--cluster-node-timeout", &timeout],
@@ -212,10 +213,10 @@ fn both_are_free(port: u16) -> bool {
     is_free(port) && is_free(port + BUS_OFFSET)
 }
 
-/// `redis-cli` at work for the cluster. It is killed when dropped.
+/// A running `redis-cli` for the cluster. It is killed when dropped.
 pub struct Cli {
     process: Child,
-    /// What it prints, which is more than a pipe holds.
+    /// Its output, which is more than a pipe holds.
     said: File,
 }
 

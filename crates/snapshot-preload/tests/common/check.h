@@ -52,7 +52,7 @@ static inline void rest(long milliseconds) {
     while (nanosleep(&time, &time)) {}
 }
 
-// A child that looks whether it sees a value when it is let go, which is when the result is closed.
+// Makes a child that checks whether it sees a value after it is released, which happens when the result is closed.
 static inline int child_that_sees(const unsigned char *at, size_t bytes, unsigned char value) {
     int go[2];
     CHECK(!pipe(go), "pipe");

@@ -1,4 +1,4 @@
-//! What the tests share: servers, a sequence of numbers that is written to them, and scenarios.
+//! The common parts of the tests: servers, a sequence of numbers that is written to them, and scenarios.
 #![allow(dead_code, unused_imports)]
 
 mod numbers;
@@ -15,10 +15,10 @@ pub use server::{
     set_save_delay, statistics_of, wait_for_replica,
 };
 
-/// What `BEDPLATE_SNAPSHOT_ENGINE` names.
+/// A value of `BEDPLATE_SNAPSHOT_ENGINE`.
 pub type Engine = &'static str;
 
-/// Makes tests of functions that take an engine, one for each that every machine has.
+/// Makes tests of functions that take an engine, one for each engine that every machine has.
 #[macro_export]
 macro_rules! with_each_engine {
     ($($name:ident),+ $(,)?) => {
@@ -37,10 +37,10 @@ macro_rules! with_each_engine {
     };
 }
 
-/// Where the guest has the library.
+/// The path of the library in the guest.
 pub const IN_GUEST: &str = "/lib/bedplate/preload.so";
 
-/// Where the guest has the program of [`build_program`].
+/// The path of the program of [`build_program`] in the guest.
 pub const PROGRAM_IN_GUEST: &str = "/lib/bedplate/daemon";
 
 /// Builds `daemon.c` in a folder.
@@ -52,7 +52,7 @@ pub fn build_program(folder: &Path) -> PathBuf {
     program
 }
 
-/// Runs that program, which finds out whether everybody sees the memory that is theirs.
+/// Runs that program, which checks that every process sees its own memory.
 pub fn memory_is_as_it_was(program: &Path, how: &str, engine: Engine) {
     let mut command = Command::new(program);
     command.arg(how).env("LD_PRELOAD", library()).env("BEDPLATE_SNAPSHOT_REQUIRED", "1");
@@ -62,12 +62,12 @@ pub fn memory_is_as_it_was(program: &Path, how: &str, engine: Engine) {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "as it was\n", "{how}: {output:?}");
 }
 
-/// Whether this runs in a virtual machine, where the engine is the one of ring 0.
+/// Whether this runs in a virtual machine, where the engine is that of ring 0.
 pub fn in_guest() -> bool {
     std::env::var_os(bedplate_vm::MARK).is_some()
 }
 
-/// The library, built as this test was.
+/// The library, built like this test.
 pub fn library() -> PathBuf {
     if in_guest() {
         return IN_GUEST.into();
@@ -75,12 +75,12 @@ pub fn library() -> PathBuf {
     build("snapshot-preload")
 }
 
-/// That library, and the one with the bundled allocator, which is preloaded after it.
+/// The library of [`library`], and the library with the bundled allocator, which is preloaded after it.
 pub fn libraries() -> [PathBuf; 2] {
     [library(), build("snapshot-malloc")]
 }
 
-/// Builds one of Bedplate's libraries, as this test was.
+/// Builds one of Bedplate's libraries, like this test.
 fn build(name: &str) -> PathBuf {
     let mut command = Command::new(env!("CARGO"));
     command.args(["build", "--locked", "--quiet", "-p", &format!("bedplate-{name}")]);

@@ -1,4 +1,4 @@
-//! A sequence of numbers that is written to a server: an image of one moment has all of them up to one.
+//! A sequence of numbers that is written to a server. An image of one moment has all of them up to some number.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ pub fn number_of(value: &str) -> u64 {
     value[..12].parse().unwrap()
 }
 
-/// Writes numbers to keys in turn, in pipelines, until told to stop; gives the latest number.
+/// Writes numbers to keys in turn, in pipelines, until it is stopped. Returns the latest number.
 fn write(server: &Server, from: u64, over: &AtomicBool) -> u64 {
     let mut connection = server.connect();
     let mut number = from;
@@ -26,7 +26,7 @@ fn write(server: &Server, from: u64, over: &AtomicBool) -> u64 {
         let mut pipeline = redis::pipe();
         for _ in 0..50 {
             number += 1;
-            // Jumps about in memory.
+            // The keys are scattered in memory.
             pipeline.set(number.wrapping_mul(7919) % KEYS, value(number)).ignore();
         }
         let _: () = pipeline.query(&mut connection).unwrap();
@@ -45,7 +45,7 @@ pub fn fill(server: &Server) {
     }
 }
 
-/// Checks that a server has all numbers up to one and none beyond, and gives that one.
+/// Checks that a server has all numbers up to some number and none beyond it. Returns that number.
 pub fn exact_prefix(connection: &mut Connection) -> u64 {
     let size: u64 = redis::cmd("DBSIZE").query(connection).unwrap();
     assert_eq!(size, KEYS);
@@ -63,13 +63,13 @@ pub fn exact_prefix(connection: &mut Connection) -> u64 {
     latest
 }
 
-/// While somebody writes.
+/// Runs `f` while a thread writes.
 pub fn under_load<T>(server: &Server, f: impl FnOnce() -> T) -> (T, u64) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| write(server, KEYS, &over));
         std::thread::sleep(Duration::from_millis(200));
-        // The writer ends also when this panics.
+        // The writer ends even if this panics.
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
         over.store(true, Ordering::Relaxed);
         let latest = writer.join().unwrap();

@@ -8,11 +8,11 @@ use tempfile::TempDir;
 
 use super::{Engine, library};
 
-/// The program and the library in a folder that everybody can read.
+/// The program and the library in a folder that every user can read.
 pub struct Program(TempDir);
 
 impl Program {
-    /// Builds it from a source of this folder's, with more arguments for the compiler.
+    /// Builds it from a source file of this folder, with more arguments for the compiler.
     pub fn new(source: &str, arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
@@ -52,7 +52,7 @@ impl Program {
     }
 }
 
-/// Fails with what a program said unless it succeeded.
+/// Fails with the output of a program unless it succeeded.
 #[track_caller]
 pub fn succeeds(output: &Output) {
     assert!(output.status.success(), "{output:?}");

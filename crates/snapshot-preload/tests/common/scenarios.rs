@@ -1,5 +1,4 @@
-//! What holds for every server under every engine. Each scenario ends with the statistics, for what a test has to say of
-//! them beyond.
+//! Properties of every server under every engine. Each scenario returns the statistics, for further checks of a test.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,12 +8,12 @@ use redis::{Commands, Connection};
 use super::server::set_save_delay;
 use super::*;
 
-/// The time within which everything ends that does not hang. Guests are slow.
+/// The time within which every operation ends, unless it hangs. Guests are slow.
 fn patience() -> Duration {
     Duration::from_secs(if in_guest() { 120 } else { 60 })
 }
 
-/// A server that saves while somebody writes saves an exact image of one moment, time after time.
+/// A server that saves during writes saves an exact image of one moment, every time.
 pub fn saves_under_load_are_exact_images(server: Server, folder: &Path, rounds: u64) -> Statistics {
     fill(&server);
     for round in 0..rounds {
@@ -25,7 +24,7 @@ pub fn saves_under_load_are_exact_images(server: Server, folder: &Path, rounds: 
         });
         let stock = server.stock(folder, &[]);
         println!("round {round}: up to {}", exact_prefix(&mut stock.connect()));
-        // What comes after goes on from where the writer was.
+        // The next numbers continue those of the writer.
         let _: () = redis::cmd("FLUSHALL").query(&mut server.connect()).unwrap();
         fill(&server);
     }
@@ -35,7 +34,7 @@ pub fn saves_under_load_are_exact_images(server: Server, folder: &Path, rounds: 
     statistics
 }
 
-/// A log that is rewritten while somebody writes has everything. `end` ends the server.
+/// A log that is rewritten during writes is complete. `end` ends the server.
 pub fn a_log_rewritten_under_load_is_complete(
     engine: Engine,
     end: impl FnOnce(Server, &Path) -> Statistics,
@@ -51,8 +50,8 @@ pub fn a_log_rewritten_under_load_is_complete(
     statistics
 }
 
-/// Memory that is given back to the kernel during a save is still in the image. Saving is slowed down by some
-/// microseconds a key, and by more each time that it ends before all is deleted.
+/// Memory that is returned to the kernel during a save is still in the image. A delay of some microseconds for each key slows the
+/// save down. The delay grows each time that the save ends before all keys are deleted.
 pub fn memory_given_back_is_still_in_the_image(engine: Engine, delay: u32) -> Statistics {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(folder.path(), Some(engine), &[]);
@@ -79,7 +78,7 @@ pub fn memory_given_back_is_still_in_the_image(engine: Engine, delay: u32) -> St
     statistics
 }
 
-/// Begins a save, deletes everything, and tells whether the save goes on then.
+/// Begins a save, deletes all keys, and returns whether the save still runs then.
 fn all_is_deleted_during_a_save(connection: &mut Connection) -> bool {
     bgsave(connection);
     for start in (0..KEYS).step_by(1000) {
@@ -90,11 +89,11 @@ fn all_is_deleted_during_a_save(connection: &mut Connection) -> bool {
     info(connection, "persistence", "rdb_bgsave_in_progress") == "1"
 }
 
-/// Children are killed, each so long after its birth, and the server goes on, and so does saving; then the server is
-/// killed, and its child ends its work.
+/// Kills children at different ages. The server continues, and so does saving. Then the server is killed, and its child completes
+/// its work.
 pub fn children_and_parents_may_be_killed(engine: Engine, ages: &[Duration]) {
     let folder = tempfile::tempdir().unwrap();
-    // Saving takes minutes, so that no child has ended before it is killed.
+    // Saving takes minutes, so that no child ends before it is killed.
     let mut server = Server::start(folder.path(), Some(engine), &["--rdb-key-save-delay", "10000"]);
     fill(&server);
     let mut connection = server.connect();
@@ -111,7 +110,7 @@ pub fn children_and_parents_may_be_killed(engine: Engine, ages: &[Duration]) {
     set_save_delay(&mut connection, 0);
     bgsave(&mut connection);
     assert_eq!(saved(&mut connection), "ok");
-    // A child that outlives its parent ends its work, and nothing hangs.
+    // A child that outlives its parent completes its work, and nothing hangs.
     set_save_delay(&mut connection, 20);
     bgsave(&mut connection);
     let child = child_of(&server);

@@ -1,4 +1,4 @@
-//! Servers that take Redis's options, with the library or without, and what is asked of them.
+//! Servers that take Redis's options, with the library or without, and requests to them.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ pub fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// What a server's library counted.
+/// The counts of a server's library.
 pub type Statistics = HashMap<String, u64>;
 
 /// The numbers in a line of statistics, which is about one process.
@@ -23,7 +23,7 @@ pub fn statistics_of(line: &str) -> Statistics {
     counts.map(|(name, value)| (name.into(), value.parse().unwrap())).collect()
 }
 
-/// Images that were given up.
+/// Number of images that were abandoned.
 pub fn incomplete(statistics: &Statistics) -> u64 {
     statistics["incomplete"]
 }
@@ -32,22 +32,22 @@ pub struct Server {
     pub process: Child,
     pub port: u16,
     program: String,
-    /// When it is not that process, but one that it forked.
+    /// The server's process ID, if it is not `process` but a process that it forked.
     daemon: Option<libc::pid_t>,
 }
 
 impl Server {
-    /// The distribution's Redis in a folder, with the library and that engine or without, after it answers.
+    /// Starts the distribution's Redis in a folder, with the library and this engine or without. Returns after it answers.
     pub fn start(folder: &Path, engine: Option<Engine>, options: &[&str]) -> Self {
         Self::start_of("redis-server", folder, engine, options)
     }
 
-    /// A program that takes Redis's options, likewise.
+    /// The same for another program that takes Redis's options.
     pub fn start_of(program: &str, folder: &Path, engine: Option<Engine>, options: &[&str]) -> Self {
         Self::start_on(free_port(), program, folder, engine, options)
     }
 
-    /// Such a program on that port, likewise.
+    /// The same for such a program on this port.
     pub fn start_on(
         port: u16,
         program: &str,
@@ -64,7 +64,7 @@ impl Server {
         })
     }
 
-    /// Such a program, with what is done to the command that starts it.
+    /// The same for such a program, with changes of the command that starts it.
     pub fn start_configured(
         port: u16,
         program: &str,
@@ -84,22 +84,22 @@ impl Server {
         server
     }
 
-    /// A process that is Redis or will be.
+    /// A process that is Redis, or will be.
     pub fn around(process: Child, port: u16) -> Self {
         Self { process, port, program: "redis-server".into(), daemon: None }
     }
 
-    /// Another one of the same program, in a folder, without the library.
+    /// Starts another server of the same program, in a folder, without the library.
     pub fn stock(&self, folder: &Path, options: &[&str]) -> Self {
         Self::start_of(&self.program, folder, None, options)
     }
 
-    /// One with the library that makes itself a daemon: its parent forks and ends.
+    /// Starts a server with the library that becomes a daemon: its parent forks and exits.
     pub fn start_daemon(folder: &Path, engine: Engine) -> Self {
         let pidfile = folder.join("pid");
         let options = ["--daemonize", "yes", "--pidfile", pidfile.to_str().unwrap()];
         let mut server = Self::start(folder, Some(engine), &options);
-        // What answers is the daemon, which wrote the file before.
+        // The daemon answers, and it has written the file before.
         server.daemon = Some(std::fs::read_to_string(&pidfile).unwrap().trim().parse().unwrap());
         assert!(server.process.wait().unwrap().success());
         server
@@ -122,15 +122,15 @@ impl Server {
         }
     }
 
-    /// Ends it in the usual way and gives its statistics.
+    /// Ends it in the usual way and returns its statistics.
     pub fn stop(self, folder: &Path) -> Statistics {
         let _: Result<(), _> = redis::cmd("SHUTDOWN").arg("NOSAVE").query(&mut self.connect());
         self.ended(folder)
     }
 
-    /// Ends it by a signal, which it handles, and gives its statistics.
+    /// Ends it with a signal, which it handles, and returns its statistics.
     pub fn terminate(self, folder: &Path) -> Statistics {
-        // SAFETY: a process of this test's.
+        // SAFETY: a process of this test.
         assert_eq!(unsafe { libc::kill(self.process.id() as i32, libc::SIGTERM) }, 0);
         self.ended(folder)
     }
@@ -140,12 +140,12 @@ impl Server {
         let pid = self.daemon.unwrap_or(self.process.id() as libc::pid_t);
         let limit = Instant::now() + Duration::from_secs(10);
         loop {
-            // A line per process.
+            // The file has a line for each process.
             let text = std::fs::read_to_string(folder.join("statistics")).unwrap_or_default();
             if let Some(line) = text.lines().find(|line| line.starts_with(&format!("pid={pid} "))) {
                 return statistics_of(line);
             }
-            // Whose child a daemon is, nobody here can wait for it.
+            // The daemon is not a child of this process, so this process cannot wait for it.
             assert!(self.daemon.is_some() && Instant::now() < limit, "no statistics of {pid}: {text}");
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -169,7 +169,7 @@ pub fn child_of(server: &Server) -> i32 {
     text.split_whitespace().next().unwrap_or_else(|| panic!("no child")).parse().unwrap()
 }
 
-/// Kills a process of the test's, if it is there.
+/// Kills a process of the test, if it exists.
 pub fn kill(pid: libc::pid_t) {
     // SAFETY: a process that a test started.
     unsafe { libc::kill(pid, libc::SIGKILL) };
@@ -181,7 +181,7 @@ pub fn info(connection: &mut Connection, section: &str, name: &str) -> String {
     line.unwrap_or_else(|| panic!("no {name} in {text}")).trim().to_owned()
 }
 
-/// How long a save may take. In an emulated guest on a busy machine, one has taken more than two minutes.
+/// Maximum time of a save. In an emulated guest on a busy machine, one has taken more than two minutes.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 fn wait_for(connection: &mut Connection, section: &str, name: &str, value: &str) {
@@ -192,7 +192,7 @@ fn wait_for(connection: &mut Connection, section: &str, name: &str, value: &str)
     }
 }
 
-/// Waits until a replica has all that its server wrote. Nobody writes any more.
+/// Waits until a replica has all writes of its server. No client may write meanwhile.
 pub fn wait_for_replica(server: &Server, replica: &Server) {
     let limit = Instant::now() + Duration::from_secs(60);
     let (mut server, mut replica) = (server.connect(), replica.connect());
@@ -215,7 +215,7 @@ pub fn saved(connection: &mut Connection) -> String {
     info(connection, "persistence", "rdb_last_bgsave_status")
 }
 
-/// Rewrites a server's log, after one that it may have begun of itself.
+/// Rewrites a server's log, after a rewrite that it may have begun by itself.
 pub fn rewrite_log(server: &Server) {
     let mut connection = server.connect();
     wait_for(&mut connection, "persistence", "aof_rewrite_in_progress", "0");
@@ -225,14 +225,14 @@ pub fn rewrite_log(server: &Server) {
     assert_eq!(info(&mut connection, "persistence", "aof_last_bgrewrite_status"), "ok");
 }
 
-/// Makes a server another one's replica, and waits until it has had a full synchronization.
+/// Makes a server the replica of another one, and waits until it has had a full synchronization.
 pub fn replicate(server: &Server, replica: &Server) {
     let mut connection = replica.connect();
     let _: String = redis::cmd("REPLICAOF").arg("127.0.0.1").arg(server.port).query(&mut connection).unwrap();
     wait_for(&mut connection, "replication", "master_link_status", "up");
 }
 
-/// How long saving waits after each key, so that it takes a while.
+/// Sets the time that a save waits after each key, so that it takes a while.
 pub fn set_save_delay(connection: &mut Connection, micros: u32) {
     let _: String =
         redis::cmd("CONFIG").arg("SET").arg("rdb-key-save-delay").arg(micros).query(connection).unwrap();

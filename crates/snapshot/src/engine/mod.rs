@@ -192,7 +192,7 @@ pub struct Options {
     pub at_once: usize,
     /// Whether the memory tracks changes.
     pub track_changes: bool,
-    /// For `ring0`: how many snapshots can be taken in a row without copying page tables.
+    /// For `ring0`: number of snapshots that can be taken in a row without copying page tables.
     pub ahead: usize,
     /// For `ring0`: number of threads that prepare such tables.
     pub copiers: usize,
@@ -220,13 +220,13 @@ pub struct SnapshotId {
     pub(crate) slot: usize,
     /// The number of the snapshot in its era. Later snapshots have larger numbers.
     pub epoch: u32,
-    /// The era: how often the numbers have wrapped around.
+    /// The era: number of times that the numbers have wrapped around.
     pub(crate) era: u32,
     /// The address of the snapshot in the owner's process.
     pub base: usize,
     /// Number of pages of the snapshot. No page from this one on had been in use at the snapshot.
     pub pages: usize,
-    /// How long writers had to wait for the snapshot, in nanoseconds.
+    /// Time that writers had to wait for the snapshot, in nanoseconds.
     pub pause_ns: u64,
 }
 

@@ -149,11 +149,11 @@ mod tests {
 
     #[test]
     fn files_are_not_what_programs_write_messages_to() {
-        // SAFETY: the child makes system calls only and ends.
+        // SAFETY: the child only makes system calls and exits.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             let is_above = |large| file(PAGE, large).is_ok_and(|(file, _)| file.as_raw_fd() > 2);
-            // SAFETY: nobody in this process needs them.
+            // SAFETY: no other code in this process needs them.
             unsafe {
                 for standard in 0..3 {
                     libc::close(standard);

@@ -54,7 +54,7 @@ impl Purpose {
 /// The name of the failed operation if no better one is known.
 const WHAT: &str = "userfaultfd";
 
-/// Why no descriptor could be opened.
+/// The reason why no descriptor could be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The user needs the device and cannot use it. The value is the error of opening it or of its ioctl.

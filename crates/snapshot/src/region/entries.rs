@@ -1,5 +1,5 @@
-//! Reading the page-table entries of the owner from the kernel: which pages the owner has copies of, and which are
-//! protected.
+//! Reads the page-table entries of the owner from the kernel: they show the pages of which the owner has copies, and the
+//! protected pages.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;

@@ -101,7 +101,7 @@ impl ProcMaps {
         }
     }
 
-    /// As [`have_ring`](Self::have_ring), for kernels without that ioctl.
+    /// The same as [`have_ring`](Self::have_ring), for kernels without that ioctl.
     fn have_ring_in_text(&self) -> Result<bool, Errno> {
         let (mut text, mut carried, mut read) = ([0; 4096], 0, 0);
         loop {
@@ -123,7 +123,7 @@ impl ProcMaps {
         }
     }
 
-    /// As [`end_of`](Self::end_of), for kernels without that ioctl.
+    /// The same as [`end_of`](Self::end_of), for kernels without that ioctl.
     fn end_in_text(&self, address: usize) -> Result<usize, Errno> {
         let (mut text, mut line, mut read) = ([0; 4096], Line::default(), 0);
         loop {

@@ -105,7 +105,7 @@ mod tests {
         for _ in 0..2 {
             let anchor = children.fork().unwrap();
             let (read, write) = rustix::pipe::pipe().unwrap();
-            // SAFETY: the children make system calls only and end.
+            // SAFETY: the children only make system calls and exit.
             unsafe {
                 let child = libc::fork();
                 if child == 0 {

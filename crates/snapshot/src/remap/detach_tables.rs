@@ -17,7 +17,7 @@ const DONTUNMAP: libc::c_int = 4;
 /// Moves the page tables of one mapping, or of a part of one. Returns their new address.
 ///
 /// # Safety
-/// As for [`Region::move_tables`].
+/// The same as for [`Region::move_tables`].
 unsafe fn move_mapping(from: usize, to: To, len: usize) -> Result<usize, Errno> {
     let (fixed, to) = match to {
         To::Address(to) => (libc::MREMAP_FIXED, to),

@@ -75,7 +75,7 @@ impl Frozen<'_> {
     }
 
     /// # Safety
-    /// As for [`engine::Frozen::map_in_child`](crate::engine::Frozen::map_in_child).
+    /// The same as for [`engine::Frozen::map_in_child`](crate::engine::Frozen::map_in_child).
     pub(crate) unsafe fn map_in_child(self) -> Result<(), Error> {
         let Self { region, state, anchor, .. } = self;
         let to = state.private.end;

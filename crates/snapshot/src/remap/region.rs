@@ -54,7 +54,7 @@ pub(super) struct State {
     pub given_up: usize,
     /// In a pinned region: pages from this one on are anonymous.
     pub anonymous: usize,
-    /// When merging began after the latest snapshot, in nanoseconds of the monotonic clock.
+    /// The time when merging began after the latest snapshot, in nanoseconds of the monotonic clock.
     pub merge_begin: Option<u64>,
     /// The number of the active snapshot of this process, if there is one.
     pub task: Option<u32>,

@@ -59,7 +59,7 @@ impl Frozen {
     /// Enters ring 0, where the region has the content of the snapshot.
     ///
     /// # Safety
-    /// As for [`engine::Frozen::map_in_child`](crate::engine::Frozen::map_in_child).
+    /// The same as for [`engine::Frozen::map_in_child`](crate::engine::Frozen::map_in_child).
     pub(crate) unsafe fn map_in_child(self) -> Result<(), Error> {
         let Self { region, slot, epoch, latch, read, write, .. } = self;
         // The latch is a copy of the parent's latch, and is not used here.

@@ -1,8 +1,8 @@
 //! Ends the snapshots of forked children that have ended.
 //!
-//! A child holds one end of a pipe, and the parent the other, on which a thread of the parent waits. A snapshot
-//! therefore ends however its child ends, and also if there never was a child. The thread does not allocate while
-//! it runs, because a process forks while its allocator's locks are held.
+//! A child holds one end of a pipe, and the parent the other, on which a thread of the parent waits. A snapshot therefore ends
+//! however its child ends, even if there never was a child. The thread does not allocate while it runs, because a process forks
+//! while its allocator's locks are held.
 
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, Ordering};

@@ -4,7 +4,7 @@
 
 use libc::c_long;
 
-/// How Linux uses a buffer.
+/// The way in which Linux uses a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     Read,

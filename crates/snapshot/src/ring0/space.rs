@@ -76,7 +76,7 @@ pub struct Space {
     pub table_pool: TablePool,
     /// The frame that replaces lost pages.
     garbage: Frame,
-    /// How many snapshots can be taken in a row without copying tables.
+    /// Number of snapshots that can be taken in a row without copying tables.
     pub ahead: usize,
     pub counters: Counters,
 }
@@ -94,7 +94,7 @@ impl Space {
         Self::with(process, options, backing)
     }
 
-    /// As `new`, with this kind of backing.
+    /// The same as `new`, with this kind of backing.
     pub fn with(process: &'static Process, options: Options, backing: Backing) -> Result<Arc<Self>, Error> {
         let _changing = registry::CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
         let all = registry::all().ok_or_else(|| unavailable("no addresses for it"))?;

@@ -142,7 +142,7 @@ pub struct Reading {
     pub statistics: Statistics,
 }
 
-/// Why a page cannot be read.
+/// The reason why a page cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Damage {

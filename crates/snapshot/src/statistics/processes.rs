@@ -33,7 +33,7 @@ pub struct Process {
     pub page: Reading,
 }
 
-/// Why a process's statistics cannot be read.
+/// The reason why a process's statistics cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unreadable {
@@ -333,7 +333,7 @@ mod tests {
 
     /// Runs a test in its own process, because tests in one process would find each other's pages.
     fn in_child(test: impl FnOnce() + std::panic::UnwindSafe) {
-        // SAFETY: the child runs the test and ends without returning.
+        // SAFETY: the child runs the test and exits without returning.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             let failed = std::panic::catch_unwind(test).is_err();

@@ -93,7 +93,7 @@ impl Frozen<'_> {
     }
 
     /// # Safety
-    /// As for [`engine::Frozen::map_in_child`](crate::engine::Frozen::map_in_child).
+    /// The same as for [`engine::Frozen::map_in_child`](crate::engine::Frozen::map_in_child).
     pub(crate) unsafe fn map_in_child(self) -> Result<(), Error> {
         let Self { region, snapshots, owners_end, childs_end, .. } = self;
         // The lock is a copy of the parent's lock, and is not used here.

@@ -1,7 +1,7 @@
 //! Passing a child's page map to the owner's process.
 //!
 //! The child opens the page map itself and sends the descriptor. The owner's process could open `/proc/PID/pagemap`
-//! only later. By then the child may have executed another program with `execve`, whose memory is no snapshot.
+//! only later. By then the child may have executed another program with `execve`, whose memory is not a snapshot.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

@@ -13,7 +13,7 @@ pub(super) struct Slot {
 pub(super) struct Snapshots {
     /// The epoch of the newest snapshot.
     pub epoch: u32,
-    /// The era: how often the epochs have wrapped around.
+    /// The era: number of times that the epochs have wrapped around.
     pub era: u32,
     pub slots: [Option<Slot>; SNAPSHOTS],
 }

@@ -1,11 +1,11 @@
-//! What the tests share.
+//! The common parts of the tests.
 #![allow(dead_code)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bedplate_snapshot::{Builder, Choice, Error, Kind, Memory};
 
-/// An engine and how it is used.
+/// An engine and the way in which it is used.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     pub kind: Kind,
@@ -24,12 +24,12 @@ pub fn settings() -> impl Iterator<Item = Setting> {
         .flat_map(|(kind, in_child)| [false, true].map(|huge_pages| Setting { kind, in_child, huge_pages }))
 }
 
-/// A memory, or `None` after a line that says why it is skipped.
+/// A memory, or `None` after a printed line that says why the test is skipped.
 pub fn memory(bytes: usize, setting: Setting) -> Option<Memory> {
     build(Memory::builder(bytes), setting)
 }
 
-/// A memory as the setting and the builder say, or `None` after a line that says why it is skipped.
+/// A memory with this setting and builder, or `None` after a printed line that says why the test is skipped.
 pub fn build(builder: Builder, setting: Setting) -> Option<Memory> {
     let builder = builder.engine(Choice::Only(setting.kind));
     match builder.in_child(setting.in_child).huge_pages(setting.huge_pages).build() {
@@ -42,7 +42,7 @@ pub fn build(builder: Builder, setting: Setting) -> Option<Memory> {
     }
 }
 
-/// Tells other threads to end when it is dropped, also by a failed assertion: a scope waits for its threads.
+/// Tells other threads to end when it is dropped, even after a failed assertion, because a scope waits for its threads.
 pub struct EndOnDrop<'a>(pub &'a AtomicBool);
 
 impl Drop for EndOnDrop<'_> {

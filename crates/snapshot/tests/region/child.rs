@@ -1,6 +1,7 @@
-//! A forked child that sees a snapshot, and does what it is told through a pipe.
+//! A forked child that sees a snapshot, and executes orders from a pipe.
 //!
-//! Between its fork and its end it makes system calls only: the threads that hold the allocator's locks are not there.
+//! Between its fork and its end it only makes system calls, because the threads that hold the allocator's locks do not exist in
+//! it.
 
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -24,7 +25,7 @@ impl Child {
         let (answers, theirs) = std::io::pipe().unwrap();
         let base = region.base();
         let frozen = region.freeze()?;
-        // SAFETY: nothing in between touches the region; the child ends without returning.
+        // SAFETY: nothing in between touches the region; the child exits without returning.
         match unsafe { libc::fork() } {
             -1 => panic!("fork: {}", std::io::Error::last_os_error()),
             0 => {
@@ -44,7 +45,7 @@ impl Child {
         }
     }
 
-    /// All that it sees.
+    /// The whole memory that the child sees.
     pub fn show(&mut self) -> Vec<u8> {
         self.orders.write_all(&[SHOW, 0, 0]).unwrap();
         let mut bytes = vec![0; self.bytes];
@@ -52,7 +53,7 @@ impl Child {
         bytes
     }
 
-    /// Has it fill pages.
+    /// Makes the child fill pages.
     pub fn fill(&mut self, page: usize, count: usize, value: u8) {
         for page in page..page + count {
             let page = (page as u16).to_ne_bytes();
@@ -63,7 +64,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // SAFETY: a child of this test's, which nobody has waited for.
+        // SAFETY: a child of this test, for which no code has waited.
         unsafe {
             libc::kill(self.pid, libc::SIGKILL);
             libc::waitpid(self.pid, std::ptr::null_mut(), 0);
@@ -71,13 +72,13 @@ impl Drop for Child {
     }
 }
 
-/// What a child fills pages with.
+/// The byte with which a child fills pages.
 pub fn filling(value: u8) -> u8 {
     0xf0 | value & 1
 }
 
 /// # Safety
-/// There are so many bytes at `base`, which nobody else writes.
+/// There are `bytes` bytes at `base`, to which no other thread writes.
 unsafe fn obey(orders: libc::c_int, answers: libc::c_int, base: usize, bytes: usize) -> libc::c_int {
     let mut order = [0u8; 3];
     loop {
@@ -88,7 +89,7 @@ unsafe fn obey(orders: libc::c_int, answers: libc::c_int, base: usize, bytes: us
         if order[0] == SHOW {
             let mut shown = 0;
             while shown < bytes {
-                // SAFETY: memory as the caller says.
+                // SAFETY: guaranteed by the caller.
                 let n = unsafe { libc::write(answers, (base + shown) as *const libc::c_void, bytes - shown) };
                 if n <= 0 {
                     return 1;
@@ -97,7 +98,7 @@ unsafe fn obey(orders: libc::c_int, answers: libc::c_int, base: usize, bytes: us
             }
         } else {
             let page = usize::from(u16::from_ne_bytes([order[1], order[2]]));
-            // SAFETY: memory as the caller says.
+            // SAFETY: guaranteed by the caller.
             unsafe { ((base + page * PAGE) as *mut u8).write_bytes(filling(order[0] - FILL), PAGE) };
         }
     }

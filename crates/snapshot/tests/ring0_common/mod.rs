@@ -1,4 +1,4 @@
-//! What the tests of the `ring0` engine share: not running where there is no real ring 0, and memories.
+//! The common parts of the tests of the `ring0` engine: a check for real ring 0, and memories.
 
 #![allow(dead_code)]
 
@@ -6,13 +6,13 @@ use std::sync::atomic::AtomicU64;
 
 use bedplate_snapshot::{Choice, Kind, Memory};
 
-/// Set in the virtual machine that the tests run in, and by people whose own machine has real ring 0.
+/// Set in the virtual machine that runs the tests, and by users whose own machine has real ring 0.
 pub const ENABLED: &str = "BEDPLATE_VM";
 
 /// Bytes of a page.
 pub const PAGE: usize = bedplate_snapshot::PAGE;
 
-/// Whether guest code may run here; says why if not.
+/// Whether guest code may run here. Prints the reason if not.
 pub fn enabled() -> bool {
     let enabled = std::env::var_os(ENABLED).is_some();
     if !enabled {
@@ -23,7 +23,7 @@ pub fn enabled() -> bool {
     enabled
 }
 
-/// A memory of so many pages, with so many snapshots made ahead.
+/// A memory of `pages` pages, with `ahead` snapshots prepared in advance.
 pub fn memory(pages: usize, ahead: usize) -> Memory {
     let builder = Memory::builder(pages * PAGE).engine(Choice::Only(Kind::Ring0)).ahead(ahead);
     builder.build().expect("ring 0 can be had")
@@ -34,7 +34,7 @@ pub fn word(memory: &Memory, page: usize) -> &AtomicU64 {
     &memory.words()[page * PAGE / 8]
 }
 
-/// Leaves the test where there is no ring 0.
+/// Leaves the test if there is no ring 0.
 #[macro_export]
 macro_rules! ring0_or_skip {
     () => {

@@ -1,4 +1,4 @@
-//! Fetching a kernel from Debian's archive with apt, which verifies what it downloads.
+//! Fetches a kernel from Debian's archive with apt, which verifies its downloads.
 //!
 //! apt uses its own state in the cache's folder, with Debian 12 as its only source. It neither uses nor
 //! changes the system's sources and packages. It therefore works on other releases and without privileges.
@@ -138,7 +138,7 @@ struct Apt<'a> {
 
 impl<'a> Apt<'a> {
     fn new(work: &'a Path) -> Result<Self> {
-        // As root, apt reads these files with the rights of another user.
+        // If apt runs as root, it reads these files with the rights of another user.
         let set_up = || {
             fs::set_permissions(work, fs::Permissions::from_mode(0o755))?;
             for folder in ["lists/partial", "cache/archives/partial"] {

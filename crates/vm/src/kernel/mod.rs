@@ -77,7 +77,7 @@ impl Kernel {
     /// Gets the newest kernel of a series from Debian's archive, and replaces the one in the cache.
     ///
     /// # Errors
-    /// As for [`Kernel::get`].
+    /// The errors of [`Kernel::get`].
     pub fn fetch(series: Series) -> Result<Kernel> {
         let cache = cache()?;
         let _lock = fetch::lock(&cache)?;

@@ -73,7 +73,7 @@ pub(super) fn in_path(name: &str) -> Option<PathBuf> {
     found.and_then(|program| std::fs::canonicalize(program).ok())
 }
 
-/// Quotes a word for the shell, whatever it contains.
+/// Quotes any word for the shell.
 fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }

@@ -3,13 +3,13 @@
 use super::{Acceleration, Job, Machine, Report};
 use crate::error::Result;
 
-/// How often a lost guest is started again.
+/// Most restarts of a lost guest.
 const RESTARTS: u32 = 2;
 
 /// The output of jobs, and their report.
 #[derive(Clone, Debug)]
 pub struct Captured {
-    /// How the jobs ended.
+    /// The report on the jobs.
     pub report: Report,
     /// The standard output of the jobs.
     pub out: String,

@@ -183,7 +183,7 @@ impl Machine {
         self
     }
 
-    /// How the guest's instructions are executed.
+    /// The method by which the guest's instructions are executed.
     pub fn acceleration(&self) -> Acceleration {
         self.acceleration
     }

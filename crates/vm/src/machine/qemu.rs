@@ -12,12 +12,12 @@ use command_fds::{CommandFdExt, FdMapping};
 use super::clock;
 use crate::{Error, Kernel, Result};
 
-/// How the guest's instructions are executed.
+/// The method by which the guest's instructions are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acceleration {
-    /// By the host's processor with KVM. Its virtualization is available to the guest.
+    /// The host's processor executes them with KVM. Its virtualization is available to the guest.
     Hardware,
-    /// By QEMU, which emulates an AMD processor with AMD-V.
+    /// QEMU executes them. It emulates an AMD processor with AMD-V.
     Software,
 }
 

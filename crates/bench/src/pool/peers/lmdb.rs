@@ -1,7 +1,7 @@
-//! LMDB. Without durability with `WRITEMAP` and `NOSYNC`, its fastest; with it, as by default, which is safe. `NORDAHEAD`
-//! in both, as its manual recommends for data larger than memory and random access.
+//! LMDB. Without durability it has `WRITEMAP` and `NOSYNC`, its fastest mode; with durability it has its defaults, which
+//! are safe. Both have `NORDAHEAD`, as its manual recommends for data larger than memory and random access.
 //!
-//! A read transaction is kept for one operation, or, if told so, for several: those see the same snapshot.
+//! A read transaction is kept for one operation, or for several, which then see the same snapshot.
 
 use std::ops::Bound;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::{Error, Result};
 
 type Database = heed::Database<'static, Bytes, Bytes>;
 
-/// Address space; the file is sparse and as long as the data with what is free in it.
+/// Address space. The file is sparse, and as long as the data and the free space in it.
 const MAP_BYTES: usize = 64 << 30;
 
 /// An LMDB environment with one database.
@@ -30,13 +30,13 @@ fn failed(error: heed::Error) -> Error {
 }
 
 impl Lmdb {
-    /// Opens what is in a directory, or makes it.
+    /// Opens the store in a directory, or creates it.
     pub fn open(directory: &Path, setting: Setting, reads_per_transaction: u32) -> Result<Self> {
         let mut options = EnvOpenOptions::new();
         options.map_size(MAP_BYTES);
         let unsynced =
             if setting.durable { EnvFlags::empty() } else { EnvFlags::NO_SYNC | EnvFlags::WRITE_MAP };
-        // SAFETY: the file is in a directory that is this process's alone, and nobody else writes to it; a file that a
+        // SAFETY: the file is in a directory of this process alone, and no other process writes to it. A file that a
         // crash has damaged is not opened again.
         let env =
             unsafe { options.flags(unsynced | EnvFlags::NO_READ_AHEAD).open(directory) }.map_err(failed)?;
@@ -112,7 +112,7 @@ impl Session for LmdbSession<'_> {
         let mut open =
             Writing { database, write: self.store.env.write_txn().map_err(failed)?, new: Vec::new() };
         let verdict = body(&mut open)?;
-        // What is not committed is aborted when it is dropped.
+        // A write transaction that is not committed is aborted when it is dropped.
         if verdict == Verdict::Commit {
             open.write.commit().map_err(failed)?;
         }
@@ -128,7 +128,7 @@ fn get(database: &Database, read: &RoTxn<'_>, key: &[u8], value: &mut Vec<u8>) -
 }
 
 fn scan(database: &Database, read: &RoTxn<'_>, from: &[u8], visit: Visit<'_>) -> Result<()> {
-    // LMDB has no empty keys, not even to start from.
+    // LMDB has no empty keys and accepts none as the start of a range.
     let first = if from.is_empty() { Bound::Unbounded } else { Bound::Included(from) };
     let bounds = (first, Bound::Unbounded);
     for pair in database.range(read, &bounds).map_err(failed)? {

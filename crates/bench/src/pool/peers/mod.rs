@@ -1,5 +1,5 @@
-//! The embedded stores that one would use instead of the B+tree, each as its makers recommend for its task, and told to
-//! use no more memory than the pool has:
+//! Embedded stores to compare with the B+tree. Each has the settings that its makers recommend for the task, and may
+//! use no more memory than the pool:
 //!
 //! - [`lmdb`]: a B+tree in a mapped file. Its cache is the page cache, so its process is limited (see `budget`).
 //! - [`rocksdb`]: an LSM tree, from the distribution's library, with direct I/O, so that its block cache and its
@@ -10,10 +10,10 @@ pub mod lmdb;
 pub mod redb;
 pub mod rocksdb;
 
-/// What a store is opened with.
+/// The settings with which a store is opened.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Memory for the cache and all that is buffered.
+    /// Memory for the cache and all buffers.
     pub budget: u64,
     /// A commit returns when it is on disk.
     pub durable: bool,

@@ -1,4 +1,4 @@
-//! redb. Without durability commits are `Durability::None`.
+//! redb. Without durability, commits use `Durability::None`.
 
 use std::path::Path;
 
@@ -21,9 +21,9 @@ fn failed(error: impl Into<redb::Error>) -> Error {
 }
 
 impl Redb {
-    /// Opens what is in a directory, or makes it.
+    /// Opens the store in a directory, or creates it.
     pub fn open(directory: &Path, setting: Setting) -> Result<Self> {
-        // The rest is what the page cache may have of its file, and what it has besides its cache.
+        // The rest is for its file in the page cache, and for its memory besides its cache.
         let cache = setting.budget / 4 * 3;
         let database =
             Builder::new().set_cache_size(cache as usize).create(directory.join("redb")).map_err(failed)?;
@@ -71,7 +71,7 @@ impl Store for Redb {
     }
 
     fn settle(&self) -> Result<()> {
-        // A durable commit makes the others before it durable.
+        // A durable commit also makes earlier commits durable.
         let mut write = self.database.begin_write().map_err(failed)?;
         write.set_durability(Durability::Immediate).map_err(failed)?;
         write.commit().map_err(failed)

@@ -1,4 +1,5 @@
-//! Every peer does what the workloads ask of a store, and TPC-C's conditions hold in it.
+//! Tests that every peer behaves as the workloads require of a store, and that TPC-C's conditions
+//! hold in it.
 
 use super::Setting;
 use super::lmdb::Lmdb;
@@ -15,7 +16,7 @@ fn passes<S: Store>(open: impl Fn(&std::path::Path, Setting) -> S) {
     for setting in settings() {
         let directory = tempfile::tempdir().unwrap();
         suite::behaves(&open(directory.path(), setting));
-        // What was written is there when it is opened again.
+        // The data are there when the store is opened again.
         suite::remembers(&open(directory.path(), setting));
         let directory = tempfile::tempdir().unwrap();
         suite::runs_tpcc(&open(directory.path(), setting), if setting.durable { 20 } else { 300 });

@@ -1,9 +1,9 @@
-//! `pool-ring0`: YCSB A and C, and TPC-C, over the bare B+tree on the pool's engines, the engine in ring 0 included (paper
-//! 7.4, Figures 17, 18, 20 and 21), in instructions.
+//! `pool-ring0`: YCSB A and C, and TPC-C, over the bare B+tree on the pool's engines, in instructions (paper 7.4, Figures
+//! 17, 18, 20 and 21). The engine in ring 0 is included.
 //!
 //! Where the time stamp counts instructions (`bedplate vm run --icount`), figures are instructions of the whole machine per
-//! operation: those of the kernel, of KVM and of the copy to and from storage are among them. Instructions are unaware of
-//! caches, TLBs, and the time of an interrupt or an exit on hardware. A ratio below 1 is in favour of `ring0`.
+//! operation. They include those of the kernel, of KVM and of the copy to and from storage. Instructions do not show the
+//! effects of caches and TLBs, or the time of an interrupt or an exit on hardware. A ratio below 1 is in favour of `ring0`.
 //!
 //! Every side is a process with one thread, and works on a copy of the same pool. Out of memory, an eighth of the bytes of keys
 //! and values is in memory. The measured thread evicts and writes pages itself, because no side has a page provider. The sides
@@ -53,7 +53,7 @@ const ENGINES: [Side; 5] = [VMCACHE, STOCK, HASHTABLE, ARRAY, RING0];
 /// The sides of the drill-down (Figure 21).
 const PARTS: [Side; 5] = [VMCACHE, VMCACHE_IN_RING0, ONE_LIST, CLEARING, RING0];
 
-/// How much is measured.
+/// The extent of the measurement.
 struct Size {
     records: u32,
     operations: usize,
@@ -124,7 +124,7 @@ struct Stage {
     workloads: Vec<Workload>,
 }
 
-/// The answers of a side in one workload of a stage, a round each.
+/// The answers of a side in one workload of a stage, one for each round.
 struct Cell {
     stage: &'static str,
     workload: Workload,
@@ -251,7 +251,7 @@ fn run_stage(
             running[side].ask(&workload.question(size, round))
         })?;
         for (side, answers) in stage.sides.iter().zip(answers) {
-            // The first round brings the side to where it stays.
+            // The first round brings the side to its steady state.
             let answers = answers.into_iter().skip(1).collect();
             cells.push(Cell { stage: stage.name, workload, side: *side, answers });
         }
@@ -330,11 +330,11 @@ mod tests {
     use super::*;
     use crate::Mode;
 
-    // A process of its own: sides are forked, which threads of other tests must not be in the way of.
+    // The test has its own process, because sides are forked, and threads of other tests would interfere.
     rusty_fork_test! {
     #[test]
     fn a_small_run_measures_every_side_and_leaves_nothing() {
-        // The sides in ring 0 run in the virtual machine only, because the host's KVM may be emulated.
+        // The sides in ring 0 run only in the virtual machine, because the host's KVM may be emulated.
         let has_ring0 = std::env::var_os("BEDPLATE_VM").is_some() && virtualizes();
         let folder = tempfile::tempdir().unwrap();
         let options = Options { directory: folder.path().to_owned(), ..Options::new(Mode::Quick) };

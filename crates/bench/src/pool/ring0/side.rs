@@ -25,7 +25,7 @@ const CAPACITY: u64 = 1 << 30;
 /// The seed of the population of TPC-C.
 pub const SEED: u64 = 42;
 
-/// An engine, and where its thread runs.
+/// An engine and the ring in which its thread runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Side {
     pub name: &'static str,
@@ -58,7 +58,7 @@ pub const ONE_LIST: Side = Side::in_ring0(
 pub const CLEARING: Side =
     Side::in_ring0("ring0, frames cleared", Kind::Ring0, Parts { local_lists: true, no_clearing: false });
 
-/// Where the pages are that are not in memory.
+/// The storage of pages that are not in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Device {
     /// A file in the directory of the benchmark.
@@ -139,7 +139,7 @@ impl Side {
             std::fs::copy(&setting.image, &own).map_err(Error::io("copy a pool"))?;
             self.enter()?;
             let store = open(self, &own, setting.device, setting.memory)?;
-            // The pool has it open, or has read it.
+            // The pool has the file open, or has read it.
             std::fs::remove_file(&own).map_err(Error::io("remove the copy of a pool"))?;
             let database = Database::new(setting.scale, SEED);
             Ok(Box::new(move |question| self.answer(question, &store, &database, clock))
@@ -148,7 +148,7 @@ impl Side {
         Apart::start(self.name, None, begin)?.map_err(Error::engine)
     }
 
-    /// Takes the calling thread into ring 0, if the side is there. A thread can lose ring 0 at any time.
+    /// Moves the calling thread to ring 0, if the side runs there. A thread can lose ring 0 at any time.
     fn enter(self) -> Result<()> {
         if self.is_in_ring0 {
             let failed = |error| Error::io("ring 0")(std::io::Error::other(error));

@@ -1,8 +1,8 @@
 //! The twelve consistency conditions (clause 3.3.2), which hold in a database at rest, before a run and after it.
 //!
-//! Condition 11 is stated for the initial population (orders that are not new: 2100 in each district); here, for any
-//! time, with the district's deliveries added. Beyond the conditions, every customer and every order has its entry in
-//! its index.
+//! Condition 11 is stated for the initial population (2100 orders in each district are not new). Here the district's
+//! deliveries are added, so that it holds at any time. Beyond the conditions, every customer and every order has its
+//! entry in its index.
 
 use std::collections::HashMap;
 
@@ -33,7 +33,7 @@ struct Check<'c, S> {
     delivered_to: HashMap<Id, i64>,
 }
 
-/// What the conditions need of a customer.
+/// The values of a customer that the conditions need.
 struct Account {
     balance: i64,
     ytd_payment: i64,
@@ -67,7 +67,7 @@ impl<S: Session> Check<'_, S> {
         Ok(())
     }
 
-    /// Notes the accounts of a district's customers; returns how many deliveries they got.
+    /// Notes the accounts of a district's customers. Returns the number of their deliveries.
     fn accounts(&mut self, w: u32, d: u8, scale: Scale, customers: &mut HashMap<Id, Account>) -> Result<u32> {
         let (mut count, mut deliveries) = (0, 0);
         self.each(keys::customers(w, d), |key, row: Customer| {
@@ -103,7 +103,7 @@ impl<S: Session> Check<'_, S> {
         Ok(all)
     }
 
-    /// Conditions 4 to 7, and what 10 and 12 need.
+    /// Checks conditions 4 to 7, and collects the values for 10 and 12.
     fn lines(&mut self, w: u32, d: u8, orders: &[(u32, Order)], new: &[u32]) -> Result<()> {
         #[derive(Default)]
         struct Lines {

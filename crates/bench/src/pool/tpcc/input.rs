@@ -1,4 +1,4 @@
-//! What terminals enter (clauses 2.4.1 to 2.8.1), and what they ask for next (clause 5.2.4).
+//! The inputs of terminals (clauses 2.4.1 to 2.8.1), and the order of their transactions (clause 5.2.4).
 
 use super::random::Random;
 use super::rows::Text;
@@ -12,12 +12,12 @@ pub struct Line {
     pub quantity: u8,
 }
 
-/// How a customer is found.
+/// The way in which a customer is found.
 #[derive(Clone)]
 pub enum Who {
     /// By number.
     Number(u32),
-    /// The middle one, by first name, of those with this last name.
+    /// By last name: the middle one of the customers with this name, by first name.
     Name(Text<16>),
 }
 
@@ -37,7 +37,7 @@ pub struct NewOrder {
 
 pub struct Payment {
     pub place: Place,
-    /// Where the customer is.
+    /// The district of the customer.
     pub customers: Place,
     pub who: Who,
     pub amount: i64,
@@ -92,7 +92,7 @@ impl Input {
 /// rest.
 const DECK: [usize; 5] = [10, 10, 1, 1, 1];
 
-/// The terminals of some warehouses, which one thread plays.
+/// The terminals of some warehouses, which one thread simulates.
 pub struct Terminals<'d> {
     database: &'d Database,
     homes: Vec<u32>,
@@ -101,8 +101,8 @@ pub struct Terminals<'d> {
 }
 
 impl<'d> Terminals<'d> {
-    /// The terminals of the thread's share of the warehouses: each warehouse is one thread's, unless there are more
-    /// threads than warehouses.
+    /// The terminals of the thread's share of the warehouses: each warehouse belongs to one thread, unless there are
+    /// more threads than warehouses.
     pub fn new(database: &'d Database, thread: u32, threads: u32, seed: u64) -> Self {
         let count = database.scale.warehouses;
         let mut homes: Vec<u32> = (1..=count).filter(|w| w % threads == thread % threads).collect();
@@ -112,7 +112,7 @@ impl<'d> Terminals<'d> {
         Self { database, homes, random: Random::new(seed), deck: Vec::new() }
     }
 
-    /// What a terminal enters next, at this time.
+    /// The next input of a terminal, at the time `now`.
     pub fn next(&mut self, now: i64) -> Input {
         if self.deck.is_empty() {
             self.deck =
@@ -134,7 +134,7 @@ impl<'d> Terminals<'d> {
         let (scale, random) = (self.database.scale, &mut self.random);
         let customer = random.customer(&self.database.constants, scale.customers);
         let count = random.within(5, 15);
-        // One order in a hundred has an item that nobody sells, and is rolled back.
+        // One order in a hundred has an item that does not exist, and is rolled back.
         let fails = random.chance(1);
         let lines = (1..=count)
             .map(|line| Line {

@@ -1,5 +1,5 @@
-//! Where rows are: keys of one ordered store, a table's number first, numbers big-endian, so that a district's orders,
-//! an order's lines and a name's customers are neighbours.
+//! The keys of rows in one ordered store. A table's number is first, and numbers are big-endian, so that a district's
+//! orders, an order's lines and a name's customers are neighbours.
 
 use std::ops::Deref;
 

@@ -9,7 +9,7 @@ use crate::pool::store::{Access, Session, Verdict};
 
 /// Rows of a transaction.
 const BATCH: usize = 1000;
-/// Every date of the population: only their order matters, and this is before any that comes.
+/// Every date of the population. Only the order of dates matters, and this one is before all later ones.
 const LOADED: i64 = 1_600_000_000;
 
 /// Fills an empty store.
@@ -60,7 +60,7 @@ fn places(database: &Database) -> impl Iterator<Item = (u32, u8)> {
 }
 
 fn warehouses<S: Session>(loader: &mut Loader<'_, S>, database: &Database) -> Result<()> {
-    // What each customer has paid, in cents.
+    // The payments of all customers of a district, in cents.
     let district_ytd = i64::from(database.scale.customers) * 1000;
     for w in 1..=database.scale.warehouses {
         let mut random = loader.random(1, w, 0);

@@ -1,9 +1,10 @@
 //! Isolation for stores that have none: conservative two-phase locking.
 //!
-//! What a transaction touches is known from its input, by warehouse and district, so it takes all its locks before it
-//! begins, in ascending order (no deadlocks), and keeps them until it has ended and, where commits are durable, is on
-//! disk. That is serializable, phantoms included, and coarser than locks on rows; terminals of different threads have
-//! different warehouses, so only remote lines and remote customers ever wait.
+//! The input of a transaction says which warehouses and districts it uses, so it takes all its locks before it
+//! begins. It takes them in ascending order, so there are no deadlocks. It keeps them until it has ended and, if
+//! commits are durable, is on disk. This is serializable, phantoms included, and coarser than locks on rows.
+//! Terminals of different threads have different warehouses, so only transactions with remote lines or remote
+//! customers wait.
 //!
 //! A warehouse has a lock for its own row, one for each district (the district's row, customers, orders, lines and
 //! payments), and one for its stock. Items are never written.
@@ -19,7 +20,7 @@ const PER_WAREHOUSE: usize = DISTRICTS as usize + 2;
 /// The locks of a database.
 pub struct Locks(Vec<RwLock<()>>);
 
-/// What a transaction has locked until it is dropped.
+/// The locks that a transaction holds until this is dropped.
 pub struct Held<'l> {
     _guards: Vec<Guard<'l>>,
 }
@@ -33,12 +34,12 @@ enum Guard<'l> {
 type Want = (usize, bool);
 
 impl Locks {
-    /// For so many warehouses.
+    /// The locks of `warehouses` warehouses.
     pub fn new(warehouses: u32) -> Self {
         Self((0..warehouses as usize * PER_WAREHOUSE).map(|_| RwLock::new(())).collect())
     }
 
-    /// Locks what a transaction touches.
+    /// Takes the locks that a transaction needs.
     pub fn take(&self, input: &Input) -> Held<'_> {
         let guards = wanted(input)
             .into_iter()
@@ -63,7 +64,8 @@ fn stock(w: u32) -> usize {
     warehouse(w) + PER_WAREHOUSE - 1
 }
 
-/// In ascending order, each lock once, exclusive if anything of it is written.
+/// The locks that a transaction needs, in ascending order, each once, exclusive if the transaction writes anything
+/// under it.
 fn wanted(input: &Input) -> Vec<Want> {
     let mut all: Vec<Want> = Vec::with_capacity(PER_WAREHOUSE);
     match input {
@@ -112,7 +114,7 @@ mod tests {
         let level = Input::StockLevel(StockLevel { place: Place { w: 1, d: 10 }, threshold: 10 });
         let delivery = Input::Delivery(Delivery { w: 1, carrier: 1, now: 0 });
         let held = locks.take(&level);
-        // Another reader is let in.
+        // Another reader gets the lock.
         drop(locks.take(&level));
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| drop(locks.take(&delivery)));

@@ -1,12 +1,12 @@
-//! `pool-tpcc`: TPC-C (revision 5.11; paper 7.4, Figure 20) over an ordered store, complete but for terminals' screens and
-//! thinking: five transactions, the specification's mix, population and random values, deferred deliveries, and its
-//! consistency conditions, which are checked after the run; a run after which they do not hold has no result.
+//! `pool-tpcc`: TPC-C (revision 5.11; paper 7.4, Figure 20) over an ordered store, complete except for terminals' screens
+//! and think times. It has five transactions, the specification's mix, population and random values, deferred deliveries,
+//! and its consistency conditions. They are checked after the run; a run after which they do not hold has no result.
 //!
-//! All sides have the same budget of memory, an eighth of the population or so. Durability is off at first, as in the paper;
-//! then every side that can be durable is opened again and has to have on disk what it has committed.
-//! Transactions are serializable: by the store's own means where it has them (Bedplate's store validates, LMDB and redb have
-//! one writer at a time), elsewhere by locks that the driver takes (`locks`). Sides run in turns of one window each; a side's time goes on
-//! from window to window, so a row's `at_s` is how long that side has run.
+//! All sides have the same memory budget, about an eighth of the population. Durability is off at first, as in the paper. Then
+//! every side that can be durable is opened again, and its commits return when they are on disk. Transactions are serializable.
+//! Some stores do this by themselves (Bedplate's store validates, LMDB and redb have one writer at a time). For the others, the
+//! driver takes locks (`locks`). Sides run in turns of one window each. A row's `at_s` is the time for which its side has run
+//! so far.
 
 pub(super) mod consistency;
 mod input;
@@ -50,7 +50,7 @@ pub(crate) const BENCH: Benchmark = Benchmark {
 const THREADS: u32 = 2;
 /// The seed of the population and of the constants.
 const SEED: u64 = 42;
-/// What a warehouse's rows and keys have, on average; the items, which all share, are 9 MB.
+/// Average size of a warehouse's rows and keys. The items, which all warehouses share, have 9 MB.
 const WAREHOUSE_BYTES: u64 = 70 << 20;
 
 #[derive(Serialize, Deserialize)]
@@ -60,7 +60,7 @@ enum Question {
     Check,
 }
 
-/// What a side did in a window.
+/// The transactions of a side in a window.
 #[derive(Clone, Serialize, Deserialize)]
 struct Window {
     done: Done,
@@ -113,7 +113,7 @@ impl With for Server {
     }
 }
 
-/// How much is measured.
+/// The extent of the measurement.
 struct Size {
     scale: Scale,
     budget: u64,
@@ -123,7 +123,7 @@ struct Size {
     sides: Vec<Side>,
 }
 
-/// Runs of all sides, and what came of them.
+/// The runs of all sides, and their results.
 struct Stage {
     durable: bool,
     windows: Vec<(Side, Vec<Window>)>,
@@ -180,13 +180,13 @@ fn run_sized(options: &Options, size: &Size, sink: Sink<'_>) -> Result<Report> {
             rows(*side, durable, windows, &mut report);
         }
         ratios(&stage, &mut report);
-        // What could not go on has files that nobody knows the state of.
+        // The files of a side that has failed are in an unknown state.
         sides.retain(|side| stage.windows.iter().any(|(other, _)| other == side));
     }
     Ok(report)
 }
 
-/// Runs sides in turns, those that are not durable from the beginning, the others with what that has left.
+/// Runs sides in turns. Without durability, they load the population first; with durability, they go on with its files.
 fn run_stage(
     size: &Size,
     durable: bool,
@@ -217,7 +217,7 @@ fn run_stage(
     sink(Step { done: opened, total, label: &format!("durability {name}: transactions") });
     let results = interleave(rounds, running.len(), |side, round| {
         let (side, apart) = &mut running[side];
-        // Others than before.
+        // Each stage has its own rounds, and so its own seeds.
         let round = round as u64 + if durable { 1 << 16 } else { 0 };
         side.tolerate(Some(apart.ask(&Question::Run { window_ms: size.window_ms, round })))
     })?;
@@ -315,7 +315,7 @@ mod smoke {
     use super::*;
     use crate::Mode;
 
-    // A process of its own: sides are forked, which threads of other tests must not be in the way of.
+    // The test has its own process, because sides are forked, and threads of other tests would interfere.
     rusty_fork_test! {
     #[test]
     fn a_small_run_has_rows_over_time_and_conditions_that_hold() {
@@ -330,7 +330,7 @@ mod smoke {
         };
         for (side, durable) in [("store", 2), ("store on vmcache", 2), ("array", 0)] {
             let rows = of(side);
-            // Windows, and all of them; the same once more when it is durable.
+            // Two windows and all of them; if it is durable, one more window and all of those.
             assert_eq!(rows.len(), 3 + durable, "{}", report.to_table(None));
             assert!(rows[0].number("at_s") < rows[1].number("at_s"));
             assert!(rows.iter().all(|row| row.number("transactions_per_s") > Some(0.0)));

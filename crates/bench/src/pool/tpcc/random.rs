@@ -23,7 +23,8 @@ pub struct Constants {
 }
 
 impl Constants {
-    /// Drawn as clause 2.1.6.1 demands: the two for names are 65 to 119 apart, but not 96 or 112.
+    /// Draws them as clause 2.1.6.1 requires: the two for names are 65 to 119 apart, but not 96 or
+    /// 112.
     pub fn new(seed: u64) -> Self {
         let mut random = SmallRng::seed_from_u64(seed);
         let load_name = random.random_range(0..=255);
@@ -66,7 +67,7 @@ impl Random {
         self.within(1, 100) <= percent
     }
 
-    /// NURand(a, low, high): not uniform, some values being drawn far more often.
+    /// NURand(a, low, high): not uniform; some values are drawn far more often.
     pub fn nurand(&mut self, a: u32, constant: u32, low: u32, high: u32) -> u32 {
         ((self.within(0, a) | self.within(low, high)) + constant) % (high - low + 1) + low
     }
@@ -123,7 +124,7 @@ impl Random {
         Text::new(&[start.bytes(), b"11111"].concat())
     }
 
-    /// Another order.
+    /// Shuffles the elements.
     pub fn shuffle<T>(&mut self, all: &mut [T]) {
         for i in (1..all.len()).rev() {
             all.swap(i, self.0.random_range(0..=i));

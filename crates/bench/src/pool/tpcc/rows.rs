@@ -13,7 +13,7 @@ pub struct Text<const N: usize> {
 }
 
 impl<const N: usize> Text<N> {
-    /// The text; what is beyond `N` bytes is cut off.
+    /// The text, which is cut off after `N` bytes.
     pub fn new(text: &[u8]) -> Self {
         let mut new = Self { len: text.len().min(N) as u16, bytes: [0; N] };
         new.bytes[..text.len().min(N)].copy_from_slice(&text[..text.len().min(N)]);
@@ -25,7 +25,7 @@ impl<const N: usize> Text<N> {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// All `N` bytes, zeros after the text: as a part of a key these sort as texts do.
+    /// All `N` bytes, with zeros after the text. As a part of a key, they sort as texts do.
     pub fn padded(&self) -> &[u8; N] {
         &self.bytes
     }
@@ -83,13 +83,13 @@ pub trait Row: Sized {
     /// The table's name, for messages.
     const TABLE: &'static str;
 
-    /// Replaces what is in `out` by the row's bytes.
+    /// Replaces the content of `out` by the row's bytes.
     fn encode(&self, out: &mut Vec<u8>);
 
-    /// The row of these bytes, if they are one and nothing else.
+    /// The row that these bytes encode, if they are exactly one row.
     fn from_bytes(bytes: &[u8]) -> Option<Self>;
 
-    /// Like [`Self::from_bytes`], with the error that says that the store has given something else.
+    /// Like [`Self::from_bytes`], with an error if the store has returned something else.
     fn decode(bytes: &[u8]) -> Result<Self> {
         Self::from_bytes(bytes)
             .ok_or_else(|| Error::engine(format!("{} bytes are no row of {}", bytes.len(), Self::TABLE)))

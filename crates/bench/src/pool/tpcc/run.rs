@@ -12,24 +12,24 @@ use crate::latency::Latencies;
 use crate::pool::store::{Store, Verdict};
 use crate::{Error, Result};
 
-/// What was done.
+/// The transactions that were done.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Done {
     /// Committed, by kind.
     pub committed: [u64; KINDS.len()],
-    /// New orders rolled back, as the specification wants one in a hundred to be.
+    /// New orders rolled back, as the specification requires for one in a hundred.
     pub rolled_back: u64,
     /// Latencies of the new orders that committed.
     pub new_orders: Latencies,
 }
 
 impl Done {
-    /// All transactions that ended: a rolled back new order is one.
+    /// All transactions that ended, with new orders that were rolled back.
     pub fn total(&self) -> u64 {
         self.committed.iter().sum::<u64>() + self.rolled_back
     }
 
-    /// Adds what another has done.
+    /// Adds the transactions of another one.
     pub fn add(&mut self, other: &Done) {
         for (sum, count) in self.committed.iter_mut().zip(other.committed) {
             *sum += count;
@@ -39,7 +39,7 @@ impl Done {
     }
 }
 
-/// How long: until the time is over or each thread has had so many transactions entered.
+/// The end of a run: after a time, or after a number of transactions entered by each thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Until {
     window: Option<Duration>,
@@ -47,12 +47,12 @@ pub struct Until {
 }
 
 impl Until {
-    /// A time.
+    /// The end after a time.
     pub fn elapsed(window: Duration) -> Self {
         Self { window: Some(window), transactions: u64::MAX }
     }
 
-    /// Transactions of each thread.
+    /// The end after a number of transactions of each thread.
     #[cfg(any(test, target_arch = "x86_64"))]
     pub fn transactions(transactions: u64) -> Self {
         Self { window: None, transactions }
@@ -125,7 +125,7 @@ impl<'s, S: Store> Worker<'s, S> {
         })
     }
 
-    /// Between two transactions of terminals, a delivery that was deferred is made.
+    /// Runs the terminals. After each of their transactions, one deferred delivery is made.
     fn work(mut self, mut terminals: Terminals<'_>, until: Until, over: &AtomicBool) -> Result<Done> {
         for _ in 0..until.transactions {
             if over.load(Ordering::Relaxed) {
@@ -144,7 +144,7 @@ impl<'s, S: Store> Worker<'s, S> {
         Ok(self.done)
     }
 
-    /// Makes the deliveries that wait.
+    /// Makes all deferred deliveries.
     fn deliver(mut self) -> Result<Done> {
         while let Some(delivery) = self.database.deferred() {
             self.one(&Input::Delivery(delivery))?;

@@ -1,4 +1,4 @@
-//! How large a TPC-C database is (clause 1.2.1), and what all its users agree on.
+//! The size of a TPC-C database (clause 1.2.1), and the state that all its users share.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -37,7 +37,7 @@ impl Scale {
     }
 }
 
-/// What the users of a database share outside of it.
+/// The state that the users of a database share outside of it.
 pub struct Database {
     /// Its size.
     pub scale: Scale,
@@ -45,14 +45,14 @@ pub struct Database {
     pub constants: Constants,
     /// For stores that do not isolate transactions.
     pub locks: Locks,
-    /// Payments have no key of their own: the next one's number.
+    /// Number of the next payment, because payments have no key of their own.
     payments: AtomicU32,
-    /// Deliveries that were asked for and not made yet.
+    /// Deliveries that were deferred and not made yet.
     queue: Mutex<VecDeque<Delivery>>,
 }
 
 impl Database {
-    /// For a database that is loaded with this seed.
+    /// The state of a database that is loaded with this seed.
     pub fn new(scale: Scale, seed: u64) -> Self {
         Self {
             scale,
@@ -63,7 +63,7 @@ impl Database {
         }
     }
 
-    /// For a database that has been run already.
+    /// The state of a database that has been run already, so that payments get new numbers.
     pub fn again(mut self) -> Self {
         *self.payments.get_mut() += PAYMENTS;
         self
@@ -74,7 +74,7 @@ impl Database {
         self.payments.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Asks for a delivery.
+    /// Defers a delivery.
     pub fn defer(&self, delivery: Delivery) {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(delivery);
     }

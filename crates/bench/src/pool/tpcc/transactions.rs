@@ -1,6 +1,7 @@
 //! The five transactions (clauses 2.4.2 to 2.8.2), over any store.
 //!
-//! What a terminal would show is computed and given to [`Shown`], so that no work is left out.
+//! The values that a terminal would show are computed and added to [`Shown`], so that no work is
+//! left out.
 
 use super::input::{Delivery, Input, Line, NewOrder, OrderStatus, Payment, Place, StockLevel, Who};
 use super::keys::{self, Key};
@@ -9,7 +10,7 @@ use super::scale::DISTRICTS;
 use crate::pool::store::{Access, Session, Transaction, Verdict};
 use crate::{Error, Result};
 
-/// What transactions have shown to their terminals, summed up.
+/// Sums of the values that transactions have shown to their terminals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shown {
     /// Amounts of new orders with taxes and discounts, in cents.
@@ -31,7 +32,7 @@ pub struct Shown {
 /// Lines that an order has on average.
 const LINES_OF_ORDER: usize = 10;
 
-/// Runs a transaction; a new order with an item that nobody sells is rolled back.
+/// Runs a transaction. A new order with an item that does not exist is rolled back.
 pub fn execute(session: &mut impl Session, input: &Input, shown: &mut Shown) -> Result<Verdict> {
     let access = match input {
         Input::OrderStatus(_) | Input::StockLevel(_) => Access::Read,
@@ -76,7 +77,7 @@ impl Work<'_> {
         self.tx.insert(&key, &self.value)
     }
 
-    /// Changes a row that must be there; returns it as it is then, with what the change returned.
+    /// Changes a row that must be there. Returns the changed row and the result of `change`.
     fn update<R: Row, T>(&mut self, key: Key, mut change: impl FnMut(&mut R) -> T) -> Result<(R, T)> {
         let mut done = None;
         let found = self.tx.update(&key, &mut |bytes| {
@@ -89,7 +90,7 @@ impl Work<'_> {
         done.filter(|_| found).unwrap_or_else(|| Err(missing::<R>(&key)))
     }
 
-    /// The keys and rows that begin with a prefix, until `take` has enough.
+    /// Passes the rows whose keys begin with a prefix to `take`, until it has enough.
     fn each<R: Row>(&mut self, prefix: Key, mut take: impl FnMut(&[u8], R) -> bool) -> Result<()> {
         let mut failed = None;
         self.tx.scan(&prefix, None, &mut |key, bytes| {
@@ -109,7 +110,8 @@ impl Work<'_> {
         Ok(first)
     }
 
-    /// The customer's number: of those of a name the one in the middle, by first name, rounded up.
+    /// The customer's number. For a name, it is the middle one of its customers by first name,
+    /// rounded up.
     fn customer(&mut self, place: Place, who: &Who) -> Result<u32> {
         let name = match who {
             Who::Number(number) => return Ok(*number),
@@ -159,7 +161,7 @@ impl Work<'_> {
         Ok(Verdict::Commit)
     }
 
-    /// The line's amount; `None` if nobody sells the item.
+    /// The line's amount; `None` if the item does not exist.
     fn order_line(&mut self, place: Place, o: u32, number: u8, line: &Line) -> Result<Option<i64>> {
         let Some(item) = self.find::<Item>(keys::item(line.item))? else { return Ok(None) };
         let quantity = i32::from(line.quantity);

@@ -1,14 +1,13 @@
 //! `pool-ycsb`: YCSB (paper 7.4, Figures 17 and 18) over the bare B+tree on the pool's engines, over the transactional
 //! store, and over LMDB, RocksDB and redb.
 //!
-//! Records have keys of 8 bytes and values of 120, loaded in random order. In memory, a side may use several times what
-//! the records are; out of memory, an eighth (of keys and values: what a store adds makes it less). Every side is a
-//! process of its own, which uses the files that it loaded for both. With durability, an update returns when it is on
-//! disk.
+//! Records have keys of 8 bytes and values of 120, loaded in random order. In memory, a side may use several times the
+//! size of the records; out of memory, an eighth of the bytes of keys and values. Every side is a separate process,
+//! which uses the same files for both. With durability, an update returns when it is on disk.
 //!
-//! `default` in the name of a ratio is the engine that a pool chooses. A ratio is the smaller one of both distributions, and is
-//! of operations per second, or, with `..._per_core`, per second of CPU time. Out of memory, engines of the pool are
-//! compared by CPU time, as in the paper.
+//! `default` in the name of a ratio is the engine that a pool chooses. A ratio compares operations per second or, with
+//! `..._per_core`, operations per second of CPU time. It is the smaller one of both distributions. Out of memory, engines of
+//! the pool are compared by CPU time, as in the paper.
 
 pub(super) mod run;
 pub(super) mod trace;
@@ -34,14 +33,14 @@ pub(crate) const BENCH: Benchmark = Benchmark {
     run,
 };
 
-/// Clients: with fewer, nothing would be done while a page is read.
+/// Number of clients. With fewer, a side would be idle while it reads a page.
 const THREADS: u32 = 2;
 
-/// What a side's process is asked.
+/// A task for a side's process.
 #[derive(Serialize, Deserialize)]
 enum Question {
     Load(u32),
-    /// Brings these records into memory, where they fit.
+    /// Reads the records into memory, if they fit.
     Warm(u32),
     Measure(Plan),
 }
@@ -72,7 +71,7 @@ struct Stage {
 /// Windows of a side in a cell.
 type Results = HashMap<(&'static str, Side, Mix, Popularity), Vec<Window>>;
 
-/// How much is measured.
+/// The extent of the measurement.
 struct Size {
     records: u32,
     rounds: usize,
@@ -98,7 +97,7 @@ impl Size {
 
 fn stages(size: &Size) -> Vec<Stage> {
     let bytes = u64::from(size.records) * (8 + VALUE as u64);
-    // A few pages are needed for anything.
+    // Every store needs a few pages.
     let eighth = (bytes / 8).max(2 << 20);
     let all = vec![ARRAY, STOCK, VMCACHE, HASHTABLE, STORE, LMDB, Side::RocksDb, Side::Redb];
     let with_long = all.iter().copied().chain([LMDB_LONG]).collect();
@@ -143,7 +142,7 @@ fn run_sized(options: &Options, size: &Size, sink: Sink<'_>) -> Result<Report> {
         for &(mix, popularity) in &stage.cells {
             sink(Step { done, total, label: &format!("{}: {mix:?}, {}", stage.name, popularity.name()) });
             let sides = running.len();
-            // The first round brings every side to where it stays.
+            // The first round brings every side to its steady state.
             let windows = interleave(rounds + 1, sides, |side, round| {
                 let plan = Plan { mix, popularity, records, threads: THREADS, window_ms, seed: round as u64 };
                 let (side, apart) = &mut running[side];
@@ -154,7 +153,7 @@ fn run_sized(options: &Options, size: &Size, sink: Sink<'_>) -> Result<Report> {
                 let windows = match windows {
                     Ok(windows) => windows,
                     Err(reason) => {
-                        // It cannot go on: it is left out from here.
+                        // The side has failed and is left out from here.
                         if apart.take().is_some() {
                             report.config.set(&format!("without_{}_{}", stage.name, side.name()), reason);
                         }
@@ -173,12 +172,12 @@ fn run_sized(options: &Options, size: &Size, sink: Sink<'_>) -> Result<Report> {
 
 type Running = Vec<(Side, Option<Apart<Question, Window>>)>;
 
-/// Starts a stage's sides, loading those that have no files; a side that cannot be is left out, with the reason.
+/// Starts a stage's sides, and loads those that have no files. A side that cannot start is left out, with the reason.
 fn start(stage: &Stage, directory: &Path, records: u32, report: &mut Report) -> Result<Running> {
     let mut running = Running::new();
     for &side in &stage.sides {
         let files: PathBuf = directory.join(side.name().split(',').next().unwrap_or_default());
-        // In memory nothing is limited: everything fits, and is there.
+        // In memory, nothing is limited, because all records fit.
         let limit = if stage.name == "oom" { side.limit(stage.budget) } else { Ok(None) };
         let limit = match limit {
             Ok(limit) => limit,
@@ -217,7 +216,7 @@ fn start(stage: &Stage, directory: &Path, records: u32, report: &mut Report) -> 
             );
         }
         if stage.name != "oom" {
-            // RocksDB does not cache what it writes, and files that are opened again are in no pool yet.
+            // RocksDB does not cache its writes, and a pool is empty after it is opened again.
             apart.ask(&Question::Warm(records))?;
         }
         running.push((side, Some(apart)));
@@ -225,7 +224,7 @@ fn start(stage: &Stage, directory: &Path, records: u32, report: &mut Report) -> 
     Ok(running)
 }
 
-/// What the files in a directory take on the disk.
+/// The space that the files in a directory take on the disk, in bytes.
 fn bytes_of(directory: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
@@ -251,7 +250,7 @@ fn row(stage: &Stage, side: Side, mix: Mix, popularity: Popularity, windows: &[W
         .with("ops_per_cpu_s", samples(windows, Window::per_core).median())
 }
 
-/// A comparison of a side with others, of which the best counts.
+/// A comparison of a side with the best one of others.
 struct Comparison {
     name: &'static str,
     stage: &'static str,
@@ -296,7 +295,7 @@ impl Comparison {
         results.get(&(self.stage, side, mix, popularity)).map(|windows| samples(windows, self.quantity))
     }
 
-    /// The ratio in a workload; NaN if it was not measured. The best of the others is the one over which it is smallest.
+    /// The ratio in a workload; NaN if it was not measured. The best one of the others has the smallest ratio.
     fn ratio(&self, results: &Results, mix: Mix) -> f64 {
         let over = |popularity| {
             let side = self.samples(results, self.side, mix, popularity)?;
@@ -324,7 +323,7 @@ mod tests {
     use super::*;
     use crate::Mode;
 
-    // A process of its own: sides are forked, which threads of other tests must not be in the way of.
+    // The test has its own process, because sides are forked, and threads of other tests would interfere.
     rusty_fork_test! {
     #[test]
     fn a_small_run_measures_every_side_and_leaves_nothing() {
@@ -334,7 +333,7 @@ mod tests {
         let cells = vec![of(Mix::C16), of(Mix::A16), (Mix::E, Popularity::Zipf)];
         let size = Size { records: 20_000, rounds: 1, window_ms: 20, cells };
         let report = run_sized(&options, &size, &mut |_| {}).unwrap();
-        // Every side has a row for each cell, or a reason; a side of the pool has no excuse.
+        // Every side has a row for each cell, or a reason; a side of the pool must have its rows.
         let peers = ["lmdb", "rocksdb", "redb"];
         for (stage, cells) in [("memory", 3), ("oom", 3), ("durable", 1)] {
             let trees: &[&str] =

@@ -1,4 +1,4 @@
-//! Clients at work.
+//! Clients, which run the operations.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,10 +17,10 @@ use crate::{Error, Result};
 pub const VALUE: usize = 120;
 /// Records that are loaded in a transaction.
 const BATCH: usize = 1000;
-/// Operations that a client draws; it starts again when it has done them.
+/// Number of operations that a client draws. It repeats them when it has done all.
 const DRAWN: usize = 1 << 18;
 
-/// What is measured.
+/// The settings of a window.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Plan {
     pub mix: Mix,
@@ -31,7 +31,7 @@ pub struct Plan {
     pub seed: u64,
 }
 
-/// What came of it.
+/// The results of a window.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Window {
     pub operations: u64,
@@ -41,7 +41,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Operations per second; of records that are read or updated at once, each counts.
+    /// Operations per second. Each record that is read or updated at once with others counts.
     pub fn rate(&self) -> f64 {
         self.operations as f64 / self.seconds
     }
@@ -57,7 +57,7 @@ fn key(record: u32, inserted: bool) -> [u8; 8] {
     (u64::from(record) * 2 + u64::from(inserted)).to_be_bytes()
 }
 
-/// The key, so that a wrong answer is noticed, and then random bytes.
+/// Fills a value with the key, so that a wrong answer is noticed, and random bytes.
 fn fill(value: &mut [u8; VALUE], key: [u8; 8], random: &mut SmallRng) {
     random.fill_bytes(value);
     value[..8].copy_from_slice(&key);
@@ -82,7 +82,7 @@ pub fn load(store: &impl Store, records: u32) -> Result<Window> {
     Ok(window(records.into(), start, cpu))
 }
 
-/// Reads all records, of which there are at least so many.
+/// Reads all records. There must be at least `records`.
 pub fn warm(store: &impl Store, records: u32) -> Result<Window> {
     let (start, cpu, mut seen) = (Instant::now(), CpuTime::of_process(), 0);
     store.session()?.scan(&key(0, false), None, &mut |_, _| {
@@ -100,7 +100,7 @@ fn window(operations: u64, start: Instant, cpu: CpuTime) -> Window {
     Window { operations, seconds: start.elapsed().as_secs_f64(), cpu_seconds }
 }
 
-/// Clients for the time of a window.
+/// Runs the clients for the time of a window.
 pub fn measure<S: Store>(store: &S, plan: &Plan) -> Result<Window> {
     let over = AtomicBool::new(false);
     let ready = Barrier::new(plan.threads as usize + 1);
@@ -130,7 +130,7 @@ pub fn measure<S: Store>(store: &S, plan: &Plan) -> Result<Window> {
     Ok(Window { operations, ..window })
 }
 
-/// Does each operation once, on the calling thread. Returns how many there were.
+/// Does each operation once, on the calling thread. Returns their number.
 #[cfg(target_arch = "x86_64")]
 pub fn replay(store: &impl Store, ops: &[Op], seed: u64) -> Result<u64> {
     let (session, random) = (store.session()?, SmallRng::seed_from_u64(seed));
@@ -161,7 +161,7 @@ impl<S: Session> Client<S> {
         Ok(done)
     }
 
-    /// Does an operation. Returns how many it counts as: of records that are read or updated at once, each counts.
+    /// Does an operation and returns its count: the number of records that it reads or updates at once, or else 1.
     fn one(&mut self, op: &Op) -> Result<u64> {
         match *op {
             Op::Read(record) => self.read(record)?,

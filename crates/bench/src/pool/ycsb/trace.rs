@@ -1,4 +1,5 @@
-//! What YCSB's clients do, drawn before anything is measured: a generator takes as long as some of the stores.
+//! Operations of YCSB's clients, drawn before the measurement, because drawing one takes as long as it takes
+//! some stores.
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -10,12 +11,12 @@ use crate::keys::{coprime, key_of_rank};
 /// The paper's skew: 80 % of the accesses are to about 10 % of the keys.
 pub const SKEW: f64 = 0.9;
 
-/// Which records are popular.
+/// The popularity of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Popularity {
-    /// All equally.
+    /// All records are equally popular.
     Uniform,
-    /// Zipf with [`SKEW`], the popular ones being anywhere.
+    /// Zipf with [`SKEW`]. Popular records are scattered.
     Zipf,
 }
 
@@ -32,7 +33,7 @@ impl Popularity {
 /// Number of records that a client reads or updates at once, in the workloads that are named for it.
 pub const TOGETHER: usize = 16;
 
-/// YCSB's core workloads, those that are asked for, and two that are none of them.
+/// The core workloads of YCSB that are measured, and two that YCSB does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Mix {
     /// Half reads, half updates.
@@ -67,7 +68,7 @@ pub enum Op {
     Scan(u32, u32),
 }
 
-/// Draws operations; equal seeds give equal ones.
+/// Draws operations. Equal seeds give equal operations.
 pub fn draw(mix: Mix, popularity: Popularity, records: u32, count: usize, seed: u64) -> Vec<Op> {
     let mut random = SmallRng::seed_from_u64(seed);
     let zipf = Zipf::new(f64::from(records), SKEW).expect("there are records");
@@ -101,7 +102,7 @@ pub fn draw(mix: Mix, popularity: Popularity, records: u32, count: usize, seed: 
     ops
 }
 
-/// The order in which records are loaded: any, but not that of their keys.
+/// The order in which records are loaded, which is not that of their keys.
 pub fn load_order(records: u32) -> impl Iterator<Item = u32> {
     let scatter = coprime(records.into());
     (0..u64::from(records)).map(move |i| key_of_rank(i, scatter, records.into()) as u32)

@@ -1,23 +1,24 @@
 //! `scan-pool`: clients that ingest one file at the same time through a buffer pool in virtual memory, and by scans (zicIO
 //! paper, 5.6.5 and Figure 14).
 //!
-//! The paper compares with vmcache, which is an engine of this project's buffer pool. Its clients pin page after page of
-//! 4 KiB; a page that is absent is read by the client that needs it, one page at a time. Each of the pool's engines runs with a
-//! *small* memory, a quarter of the file, and a *large* one, which the file fits into. The paper has a fifth. `stock, reading ahead`
-//! is what the pool can do beyond the paper's: each client asks for 512 KiB before it needs them. The other sides are scans
-//! with the memory of the small pool: a channel for each client, and a pool of the scan service that all clients join. A channel takes
-//! at least 6 MiB, so many channels have more memory than the pool.
+//! The paper compares with vmcache, which is an engine of this project's buffer pool. Its clients pin page after page of 4 KiB; a
+//! page that is absent is read by the client that needs it, one page at a time. Each of the pool's engines runs with a *small*
+//! memory, a quarter of the file, and a *large* one, which the file fits into. The paper has a fifth. `stock, reading ahead` goes
+//! beyond the paper: each client asks for 512 KiB before it needs them. The other sides are scans with the memory of the small
+//! pool: a channel for each client, and a pool of the scan service that all clients join. A channel takes at least 6 MiB, so many
+//! channels have more memory than the pool.
 //!
 //! Clients consume at a pace, as queries do (paper 5.4.1). They begin together, with nothing in memory (*cold*). In a
 //! large pool they begin a second time, with the whole file in memory (*warm*). Every client's sum is compared with the file's.
 //!
-//! The pool verifies the checksum of each page that it reads, and scans verify nothing: that is in the pool's CPU time.
+//! The pool verifies the checksum of each page that it reads, which is in its CPU time. Scans verify nothing.
 //!
-//! A row has what the shared scan took beside it, in the same rounds. The ratios, each the worst over the numbers of clients:
+//! A row compares its side with the shared scan in the same rounds. The ratios, each the worst over the numbers of
+//! clients:
 //!
 //! - `time_of_vmcache_small`, `time_of_vmcache_large`, `time_of_vmcache_warm`: the time of the shared scan over that of vmcache.
 //! - `time_of_best_small`, `time_of_best_large`, `time_of_best_warm`: the same over the fastest of the pool's engines.
-//! - `cpu_of_vmcache_...`, `cpu_of_best_...`: the same of CPU time, and the engine that takes the least.
+//! - `cpu_of_vmcache_...`, `cpu_of_best_...`: the same for CPU time, with the engine that takes the least.
 //! - `device_over_file_shared`, `device_over_file_channels`, `device_over_file_vmcache_small`: bytes that the device was asked for
 //!   over those of the file.
 //! - `time_N_over_1_shared`, `time_N_over_1_vmcache_small`: the time of the largest number of clients over that of one.
@@ -148,7 +149,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
     Ok(report)
 }
 
-/// All sides that there are here. Why others are missing is said in the configuration.
+/// All sides that this machine supports. The configuration has the reasons why others are missing.
 fn start(small: usize, large: usize, table: &Table, config: &mut Fields) -> Result<Vec<(Side, Process)>> {
     let pools = [
         Way::Pool(Kind::Vmcache),
@@ -256,7 +257,7 @@ mod tests {
             assert_eq!(report.ratios.get(name), Some(&value), "{name}: {:?}", report.ratios);
         }
         assert_eq!(report.rows.iter().filter(|row| row.get("verdict").unwrap() == "MISSED").count(), 2);
-        // A row of a side has what the shared scan took in the same rounds; that of the scan itself has not.
+        // A side's row compares it with the shared scan in the same rounds; the shared scan's own row does not.
         let row = all[4].row(&all, 10);
         assert_eq!((row.number("time_of_shared"), row.number("device_over_file")), (Some(1.5), Some(1.5)));
         assert_eq!(all[0].row(&all, 10).number("time_of_shared"), None);

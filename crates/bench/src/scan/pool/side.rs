@@ -1,8 +1,9 @@
 //! The sides: clients of a buffer pool, and workers of a scan service, each side in a process of its own.
 //!
 //! A side makes the pool that its clients share and then lets all of them begin at once. A client of a scan service opens its
-//! channel, or joins, in the time that is measured, because the service begins to read then. Before a side makes anything, it touches as much memory as it is about to use and gives it back, because some machines get memory from their host at
-//! the first touch only, which takes many times as long as anything that is measured here.
+//! channel, or joins, in the time that is measured, because the service begins to read then. Before all this, a side touches as
+//! much memory as it will use, and frees it. Some machines get memory from their host only at the first touch, which takes many
+//! times as long as the measured work.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -25,10 +26,10 @@ use crate::{Error, Result};
 const WINDOW: u64 = 128;
 /// The least memory of a channel: a frame that its worker has, and two that are read into.
 const CHANNEL_LEAST: usize = 3 * FRAME;
-/// The most memory of a channel that is of use: what a channel has by default.
+/// The most memory of a channel that is of use, which is its default.
 const CHANNEL_MOST: usize = 16 * FRAME;
 
-/// How clients come to their pages.
+/// The way in which clients get their pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// By pinning one page of a buffer pool after the other.
@@ -56,7 +57,7 @@ impl Way {
     }
 }
 
-/// A side: a way, and how many bytes of pages are in memory at most.
+/// A side: a way, and the most bytes of pages in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Side {
     pub way: Way,
@@ -69,18 +70,18 @@ pub struct Question {
     pub clients: usize,
     /// Bytes that a client consumes in a second.
     pub pace: f64,
-    /// All clients do it again, with what the first time has left in memory.
+    /// All clients do it again, with the pages that the first time has left in memory.
     pub again: bool,
 }
 
 /// The resources that the task took.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Cost {
-    /// Until the last client had everything.
+    /// Time until the last client had everything.
     pub wall_s: f64,
     /// The processor time of the process and of the kernel's workers.
     pub cpu_s: f64,
-    /// Bytes that the device was asked for, if the kernel says so.
+    /// Bytes that the device was asked for, if the kernel reports them.
     pub device: Option<u64>,
     /// Memory that was given to the side, in bytes.
     pub memory: usize,
@@ -90,7 +91,7 @@ pub struct Cost {
 pub type Process = Apart<Question, Vec<Cost>>;
 
 impl Side {
-    /// Starts its process, or says why there is no such side on this machine.
+    /// Starts its process, or returns the reason why there is no such side on this machine.
     pub fn start(self, table: &Table) -> Result<std::result::Result<Process, String>> {
         let table = table.clone();
         let begin = move || {
@@ -157,7 +158,8 @@ impl Side {
     }
 }
 
-/// Lets all clients begin at once, and checks what each of them had. The device's work is counted until `end` has returned.
+/// Lets all clients begin at once, and checks the data that each of them had. The device's work is counted until `end`
+/// has returned.
 fn run<C: FnOnce() -> Result<Had> + Send>(
     table: &Table,
     memory: usize,
@@ -219,7 +221,7 @@ fn by_channel(mut channel: Channel, pace: f64) -> Result<Had> {
     Ok(worker.end())
 }
 
-/// Has the calling thread go on in ring 0, where the engine needs that.
+/// Moves the calling thread to ring 0, if the engine needs that.
 fn enter_ring0(way: Way) -> Result<()> {
     #[cfg(target_arch = "x86_64")]
     if way == Way::Pool(Kind::Ring0) {
@@ -230,10 +232,10 @@ fn enter_ring0(way: Way) -> Result<()> {
     Ok(())
 }
 
-/// Has the machine have so much memory at hand.
+/// Makes the machine get `bytes` bytes of memory from its host.
 fn touch(bytes: usize) -> Result<()> {
     let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::POPULATE);
-    // SAFETY: a new mapping at an address of the kernel's choice, which nobody else knows before it is gone.
+    // SAFETY: a new mapping at an address of the kernel's choice, which no other code knows before it is unmapped.
     unsafe {
         let start: *mut c_void =
             mmap_anonymous(ptr::null_mut(), bytes, access, flags).map_err(Error::io("map memory"))?;
@@ -288,7 +290,7 @@ mod tests {
             assert!(cost.wall_s > 0.0 && cost.cpu_s > 0.0 && cost.memory >= SMALL, "{cost:?}");
             assert!(cost.device.is_none_or(|device| device >= SIZE), "{way:?} {cost:?}");
         }
-        // A side whose clients do not have what the file has says so.
+        // A side fails if its clients' data differ from the file's.
         let mut wrong = table.clone();
         wrong.sum += 1;
         for way in [Way::Pool(Kind::Stock), Way::Shared] {

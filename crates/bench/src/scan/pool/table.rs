@@ -1,7 +1,7 @@
 //! The table in both forms: a file for scans, and the same bytes as pages of a buffer pool's file.
 //!
-//! A page of the pool has a header, so a page of the table is [`PAYLOAD`] bytes of data and a rest that nobody consumes. Scans
-//! read that rest with the others.
+//! A page of the pool has a header, so a page of the table is [`PAYLOAD`] bytes of data and a rest that no client consumes.
+//! Scans read that rest, too.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -15,12 +15,12 @@ use crate::{Error, Result};
 /// Memory of the pool that the table is copied with.
 const COPYING: usize = 16 << 20;
 
-/// For `map_err`.
+/// Adapter for `map_err`.
 pub fn failed(error: bedplate_bufpool::Error) -> Error {
     Error::io("a buffer pool")(std::io::Error::other(error))
 }
 
-/// Where the table is, and what it holds.
+/// The files of the table, and its contents.
 #[derive(Clone, Debug)]
 pub struct Table {
     pub file: PathBuf,
@@ -33,7 +33,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Copies the file into a pool's file beside it. No cache has either of them afterwards.
+    /// Copies the file into a pool's file beside it. Afterwards, neither of them is in a cache.
     pub fn copy(data: &Data) -> Result<Self> {
         let file = data.path();
         let mut table = Self {

@@ -1,4 +1,4 @@
-//! One cell: so many workers that begin at once, and what they cost together.
+//! One cell: a number of workers that begin at once, and their cost together.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -10,14 +10,14 @@ use super::workers::{Had, Host, Order, Process, Ready, start};
 use crate::cpu::MachineCpu;
 use crate::{Error, Result};
 
-/// The memory of a pool: for more workers than any cell has.
+/// The memory of a pool, which is enough for more workers than any cell has.
 pub const POOL: usize = 96 << 20;
-/// How many times slower a worker is that is slow.
+/// The factor by which a slow worker is slower.
 pub const SLOWER: f64 = 4.0;
-/// How often frames in use are counted.
+/// The interval at which frames in use are counted.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// How workers come to their pages.
+/// The way in which workers get their pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Threads, each with a channel of its own.
@@ -38,24 +38,24 @@ impl Way {
     }
 }
 
-/// What is run.
+/// The workers of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
     pub way: Way,
     pub workers: usize,
-    /// One of them is slow.
+    /// One of the workers is slow.
     pub slow: bool,
 }
 
-/// What it cost.
+/// The cost of a cell.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
     pub device_over_file: f64,
-    /// Until the last worker had finished, a slow one aside.
+    /// Time until the last worker had finished, a slow one aside.
     pub wall_s: f64,
     /// Frames that were in use at most, as bytes.
     pub used_bytes: f64,
-    /// Processors that were busy.
+    /// Number of processors that were busy.
     pub busy: f64,
 }
 
@@ -68,14 +68,14 @@ pub struct Stage {
     processes: Vec<Process>,
     host: Host,
     service: Service,
-    /// A client of the service, which is what workers in other processes have in common with the founder of their pool.
+    /// A client of the service, which creates the pools for worker processes.
     client: Service,
 }
 
 impl Stage {
-    /// For cells of at most so many workers.
+    /// A stage for cells of at most `most` workers.
     pub fn new(data: Data, pace: f64, most: usize) -> Result<Self> {
-        // Before there are any threads that a fork would be without.
+        // Processes start before there are threads, which a fork would not copy.
         let processes = (0..most).map(start).collect::<Result<Vec<_>>>()?;
         let service = Service::start()?;
         let host = Host::start(&service)?;
@@ -84,7 +84,7 @@ impl Stage {
         Ok(Self { data, file, pace, processes, host, service, client })
     }
 
-    /// Runs a cell, and checks what each worker had.
+    /// Runs a cell, and checks the data of each worker.
     pub fn run(&mut self, cell: Cell) -> Result<Cost> {
         let before = self.service.statistics().bytes_read;
         let pool = match cell.way {
@@ -154,7 +154,7 @@ fn machine() -> Result<MachineCpu> {
     MachineCpu::sample().map_err(Error::io("look at the processors"))
 }
 
-/// Waits until everything is closed and nothing is read any more, for that counts, too.
+/// Waits until all channels are closed and no read is in flight, because these reads count, too.
 pub(in crate::scan) fn settle(service: &Service) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {

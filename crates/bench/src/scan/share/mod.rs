@@ -1,9 +1,9 @@
 //! `scan-share`: workers that scan one file at the same time (paper 5.4, Figure 10).
 //!
-//! Every worker has a pace of its own, as a query has, so that neither the device nor the processors are what holds them
-//! up. They are threads of the service's process, or processes that join the pool by its key at the daemon that this
-//! process is, and beside that threads with a channel each, for which the file is read as often as there are workers.
-//! Where the processors were busy all the same, times are shown and have no target.
+//! Every worker has a pace of its own, as a query has, so that neither the device nor the processors limit the workers.
+//! They are threads of the service's process, or processes that join the pool by its key at this process's daemon. For
+//! comparison, threads have a channel each, so that the file is read once for each worker. If the processors were busy
+//! anyway, times are shown and have no target.
 
 mod cell;
 mod workers;
@@ -40,7 +40,7 @@ fn cells(alone: &[usize]) -> Vec<Cell> {
     cells
 }
 
-/// What a cell cost in each round.
+/// The cost of a cell in each round.
 struct Seen {
     cell: Cell,
     costs: Vec<Cost>,
@@ -100,7 +100,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
     Ok(report)
 }
 
-/// What came of it beside what is to come of it.
+/// Adds the ratios and their targets.
 fn judge(report: &mut Report, all: &[Seen]) {
     let processors = std::thread::available_parallelism().map_or(1, usize::from) as f64;
     for seen in all.iter().filter(|seen| seen.cell.way != Way::Alone) {

@@ -16,19 +16,20 @@ use crate::{Error, Result};
 
 /// Pages as databases have them.
 const PAGE: usize = 8 << 10;
-/// A worker rests so often that frames come back, and not so often that its sleeps are what is measured.
+/// Bytes between two rests of a worker. With more, frames would return too late; with fewer, sleeps
+/// would dominate the measurement.
 const SLICE: u64 = 1 << 20;
 
-/// What a worker process is told.
+/// A command to a worker process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Order {
-    /// Be a member of the pool with this key, of the service that listens there.
+    /// Join the pool with this key, of the service that listens at this path.
     Join(PathBuf, [u8; 16]),
-    /// Consume everything, so many bytes in a second.
+    /// Consume everything, this number of bytes in a second.
     Consume(f64),
 }
 
-/// What a worker had.
+/// The data that a worker had, and its time.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Had {
     pub bytes: u64,
@@ -36,7 +37,7 @@ pub struct Had {
     pub wall_ns: u64,
 }
 
-/// A worker process. One that is to be there before this process has threads is started, and told later.
+/// A worker process. It is started before this process has threads, and gets its commands later.
 pub type Process = Apart<Order, Had>;
 
 /// Starts a worker process.
@@ -65,12 +66,12 @@ pub enum Ready<'a> {
 }
 
 impl Ready<'_> {
-    /// One with a channel of its own.
+    /// A worker with a channel of its own.
     pub fn alone(service: &Service, file: &Path) -> Result<Self> {
         Ok(Self::Thread(service.open(Scan::of([file]).page_size(PAGE)?)?.into()))
     }
 
-    /// One of a pool.
+    /// A worker of a pool.
     pub fn member(service: &Service, key: AccessKey) -> Result<Self> {
         Ok(Self::Thread(service.join(key, PAGE)?.into()))
     }
@@ -92,7 +93,7 @@ pub struct Paced {
 }
 
 impl Paced {
-    /// One that begins now, with so many bytes in a second.
+    /// A worker that begins now and consumes `pace` bytes in a second.
     pub fn begin(pace: f64) -> Self {
         Self { pacer: Pacer::new(pace, SLICE), had: Had::default(), start: Instant::now() }
     }
@@ -105,7 +106,7 @@ impl Paced {
         self.pacer.end(page.len());
     }
 
-    /// It has had everything.
+    /// The worker has consumed everything.
     pub fn end(mut self) -> Had {
         self.had.wall_ns = self.start.elapsed().as_nanos() as u64;
         self.had
@@ -121,7 +122,7 @@ fn scan(mut channel: Channel, pace: f64) -> Result<Had> {
     Ok(worker.end())
 }
 
-/// A daemon in this process, at a socket that nobody else knows.
+/// A daemon in this process, at a socket that no other program knows.
 pub struct Host {
     pub socket: PathBuf,
     stopper: Stopper,
@@ -132,7 +133,7 @@ pub struct Host {
 impl Host {
     /// Serves a service to other processes.
     pub fn start(service: &Service) -> Result<Self> {
-        // Names of sockets are short, which those of the folder for the file need not be.
+        // A socket's path must be short, and the path of the file's folder may be long.
         let folder = tempfile::tempdir().map_err(Error::io("create a directory for a socket"))?;
         let socket = folder.path().join("scan.sock");
         let daemon = Daemon::bind(service.clone(), &socket, &Options::default())?;
@@ -144,7 +145,7 @@ impl Host {
 }
 
 impl Drop for Host {
-    /// Its socket goes before its folder.
+    /// The socket is removed before its folder.
     fn drop(&mut self) {
         self.stopper.stop();
         if let Some(thread) = self.thread.take() {

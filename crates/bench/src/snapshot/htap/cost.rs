@@ -21,7 +21,7 @@ pub type Operation = (&'static str, fn(&Costs) -> f64);
 pub const SNAPSHOT: Operation = ("snapshot: the whole call", |costs| costs.snapshot);
 pub const FIRST_WRITE: Operation = ("first write to a page after it", |costs| costs.first_write);
 
-/// A row that says why nothing was counted.
+/// A row with the reason why nothing was counted.
 pub fn not_counted() -> Fields {
     let why = "not counted: the time stamp counts no instructions here, but in \
                `bedplate vm run --icount --memory 4G -- bedplate bench htap`";

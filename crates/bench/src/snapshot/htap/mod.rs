@@ -2,11 +2,11 @@
 //!
 //! The writers are an open loop: a transaction is due whether the machine keeps up or not, and its latency counts from
 //! then. So a pause is charged to every transaction that was due in it. Two baselines have no snapshots: the writers
-//! alone, and the writers beside a scan of the live memory, whose results are worth nothing. The first shows what the
-//! machine does when it is idle otherwise, the second how much of the rest is the scan's use of a processor.
+//! alone, and the writers beside a scan of the live memory, whose results are not consistent. The first shows the
+//! latencies of an otherwise idle machine, the second the part of the scan's use of a processor.
 //!
-//! The `ring0` engine takes part where there is ring 0, in a process of its own: Linux tells KVM of every page of a
-//! virtual machine's that it protects or takes away, and is slower for it.
+//! The `ring0` engine takes part where there is ring 0. It has a process of its own, because Linux notifies KVM of
+//! every page of a virtual machine that it protects or unmaps, which makes it slower.
 
 mod cost;
 mod schedule;
@@ -32,7 +32,7 @@ pub(crate) const BENCH: Benchmark = Benchmark {
     run,
 };
 
-/// Sides in this process, each with its memory and what is scanned. The first is the baseline of all ratios of latencies.
+/// Sides in this process, each with its memory and its scan. The first is the baseline of all ratios of latencies.
 /// [`RING0`] comes after them.
 const SIDES: [(&str, Side, Scan); 6] = [
     (NO_SNAPSHOT, FORK, Scan::Nothing),
@@ -43,9 +43,9 @@ const SIDES: [(&str, Side, Scan); 6] = [
     (REMAP_THREAD.name, REMAP_THREAD, Scan::Snapshots),
 ];
 const NO_SNAPSHOT: &str = "no snapshot";
-/// The engine that a memory gets by itself.
+/// The engine that a memory gets by default.
 const DEFAULT: Side = REMAP_THREAD;
-/// The engine that everybody has. The rate is chosen by what it does.
+/// The engine that every machine has. Its capacity determines the rate.
 const STOCK: Side = FORK;
 const MEMORIES: [Side; 4] = [FORK, FORK_HUGE, UFFD, REMAP_THREAD];
 
@@ -82,7 +82,7 @@ impl Sides {
         found.map(|(_, memory)| memory).ok_or_else(|| Error::engine(format!("{} has no memory", side.name)))
     }
 
-    /// Measures a window of a side; `load` says all but what is scanned.
+    /// Measures a window of a side; `load` has everything except the scan.
     fn window(&mut self, index: usize, load: Load) -> Result<Window> {
         let Some(&(_, side, scan)) = SIDES.get(index) else {
             let load = Load { scan: Scan::Snapshots, ..load };
@@ -132,7 +132,7 @@ fn make_writable(side: Side, memory: &Memory) {
     }
 }
 
-/// The process of the side in ring 0, or why there is none.
+/// The process of the side in ring 0, or the reason why there is none.
 fn start_ring0(bytes: usize) -> Result<std::result::Result<Apart<Question, Answer>, String>> {
     Apart::start(RING0.name, None, move || {
         let memory = RING0.memory(bytes)?;
@@ -144,7 +144,7 @@ fn start_ring0(bytes: usize) -> Result<std::result::Result<Apart<Question, Answe
     })
 }
 
-/// How large it is, and how long it takes.
+/// The extent of the measurement.
 struct Scale {
     bytes: usize,
     window: Duration,
@@ -160,7 +160,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
 
 fn run_at(Scale { bytes, window, rounds }: Scale, options: &Options, sink: Sink<'_>) -> Result<Report> {
     let writers = options.threads(options.pick(WRITERS_QUICK, WRITERS_FULL))?;
-    // First, while this process has one thread.
+    // The side in ring 0 starts first, while this process has one thread.
     let ring0 = start_ring0(bytes)?;
     let config = Fields::new()
         .with("mode", options.mode.name())
@@ -177,7 +177,7 @@ fn run_at(Scale { bytes, window, rounds }: Scale, options: &Options, sink: Sink<
     let memories = MEMORIES.iter().map(|side| Ok((*side, side.memory(bytes)?))).collect::<Result<_>>()?;
     let mut sides = Sides { memories, ring0: ring0.ok() };
     if cost::are_counted() {
-        // One processor, whose clock counts instructions: no latency there says anything.
+        // On one processor whose clock counts instructions, latencies are meaningless.
         count(&mut report, &mut sides, rounds, sink)?;
         return Ok(report);
     }
@@ -345,7 +345,7 @@ mod tests {
         assert!(report.ratios.contains_key("snapshots_per_s"));
     }
 
-    /// A window with one latency and so many scans per second.
+    /// A window with one latency and `scans_per_s` scans per second.
     fn window(p999_ns: u64, scans_per_s: f64, snapshots: bool) -> Window {
         let mut latencies = Latencies::default();
         latencies.record(p999_ns);

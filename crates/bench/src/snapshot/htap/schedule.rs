@@ -1,16 +1,16 @@
-//! When transactions are due, and at which rate. Nothing here looks at a clock.
+//! The times at which transactions are due, and their rate. Nothing here reads a clock.
 
 use std::time::Duration;
 
 /// The share of the calibrated capacity that may be due.
 const SHARE: f64 = 0.5;
 
-/// The most transactions per second that one writer has due. A writer sleeps between two transactions, which takes up to
+/// The largest rate of one writer, in transactions per second. A writer sleeps between two transactions, which takes up to
 /// some ten microseconds on virtual machines. A closed loop does not sleep, and writes at the speed of memory once every page
-/// of a snapshot has been copied: half of that would keep a processor busy even without snapshots.
+/// of a snapshot has been copied. Half of that rate would keep a processor busy even without snapshots.
 pub const RATE_PER_WRITER_MAX: f64 = 10_000.0;
 
-/// When one writer's transactions are due: at a fixed rate, whatever the machine does.
+/// The times at which one writer's transactions are due: at a fixed rate, whatever the machine does.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Schedule {
     first_ns: f64,
@@ -30,9 +30,9 @@ impl Schedule {
         Self { first_ns: 0.0, interval_ns: 0.0 }
     }
 
-    /// When a transaction is due, in nanoseconds from the beginning.
+    /// The time at which a transaction is due, in nanoseconds from the beginning.
     pub fn due_ns(self, transaction: u64) -> u64 {
-        // Multiplied, not added up: an error of rounding does not grow.
+        // A product, not a sum, so that a rounding error does not grow.
         (self.first_ns + self.interval_ns * transaction as f64) as u64
     }
 }
@@ -42,14 +42,14 @@ pub fn latency_ns(due_ns: u64, now_ns: u64) -> u64 {
     now_ns.saturating_sub(due_ns)
 }
 
-/// How long a writer waits for a transaction that is due at `due_ns`; nothing if it is overdue.
+/// Time for which a writer waits for a transaction that is due at `due_ns`; `None` if it is overdue.
 pub fn wait(due_ns: u64, now_ns: u64) -> Option<Duration> {
     (now_ns < due_ns).then(|| Duration::from_nanos(due_ns - now_ns))
 }
 
-/// The rate for a machine whose writers execute `capacity` transactions per second in a closed loop: at most half of it,
-/// and at most [`RATE_PER_WRITER_MAX`] for each writer. It is rounded down to 1, 2 or 5 times a power of ten, so that runs on
-/// one machine have the same rate. `None` without a capacity.
+/// The rate for a machine whose writers execute `capacity` transactions per second in a closed loop. It is at most half of
+/// the capacity, and at most [`RATE_PER_WRITER_MAX`] for each writer. It is rounded down to 1, 2 or 5 times a power of ten,
+/// so that runs on one machine have the same rate. `None` without a capacity.
 pub fn rate_for(capacity: f64, writers: usize) -> Option<f64> {
     if !(capacity.is_finite() && capacity > 0.0) {
         return None;
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn due_times_do_not_drift() {
-        // A third of a nanosecond is lost in no interval.
+        // No interval loses a third of a nanosecond.
         let schedule = Schedule::new(3.0, 1, 0);
         assert_eq!(schedule.due_ns(3_000_000), 1_000_000_000_000_000);
     }

@@ -1,8 +1,8 @@
 //! A window of time: writers, and a scan beside them.
 //!
-//! Every transaction adds 1 to each of [`UPDATES`] words, so the sum of all words says how many transactions a snapshot
-//! has. A snapshot must have every transaction that ended before it, and none that began after it. After the window, the
-//! memory must have every transaction.
+//! Every transaction adds 1 to each of [`UPDATES`] words, so the sum of all words gives the number of transactions in a
+//! snapshot. A snapshot must have every transaction that ended before it, and none that began after it. After the
+//! window, the memory must have every transaction.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -30,7 +30,7 @@ pub const UPDATES: u64 = 4;
 pub enum Scan {
     /// Nothing.
     Nothing,
-    /// The memory itself, again and again, while it changes.
+    /// The memory itself, repeatedly, while it changes.
     Live,
     /// All of every snapshot. The next snapshot is taken when a scan has ended.
     Snapshots,
@@ -50,17 +50,17 @@ pub struct Load {
 /// The measurements of a window. Without scans there are no ages; without snapshots, no pauses.
 #[derive(Serialize, Deserialize)]
 pub struct Window {
-    /// From when a transaction was due until it had ended; in a closed loop, from the window's beginning.
+    /// Time from when a transaction was due until it had ended; in a closed loop, from the window's beginning.
     pub latencies: Latencies,
     /// Transactions that ended in the window.
     pub rate_per_s: f64,
     /// Whole scans.
     pub scans_per_s: f64,
     pub pause_ns: Option<f64>,
-    /// A result is as old as its snapshot when it is there. The mean and the oldest.
+    /// Age of a snapshot when its result is complete: the mean and the oldest.
     pub age_ns: Option<f64>,
     pub oldest_ns: Option<f64>,
-    /// Processor time of the process and its children, until what the snapshots left to do is done.
+    /// Processor time of the process and its children, until the remaining work of the snapshots is done.
     pub cpu_ns: f64,
     /// The length of that time.
     pub settled_ns: f64,
@@ -68,7 +68,7 @@ pub struct Window {
     pub extra_bytes: f64,
 }
 
-/// How far a writer is. Each has cache lines of its own.
+/// Progress of a writer. Each writer has its own cache lines.
 #[derive(Default)]
 #[repr(align(128))]
 struct Progress {
@@ -99,9 +99,9 @@ struct Writers<'a> {
     load: Load,
     /// Set when all threads are ready.
     begin: OnceLock<Instant>,
-    /// Where threads wait until all are ready, and then until the window has begun.
+    /// Threads wait here until all are ready, and then until the window has begun.
     threads: Barrier,
-    /// When the window ends, in nanoseconds from its beginning; `u64::MAX` until that is known.
+    /// End of the window, in nanoseconds from its beginning; `u64::MAX` until that is known.
     end_ns: AtomicU64,
     progress: Vec<Progress>,
 }
@@ -109,7 +109,7 @@ struct Writers<'a> {
 /// Measures a window. The memory's snapshots have ended before and afterwards.
 ///
 /// # Errors
-/// Also when a snapshot or the memory does not have the transactions that it must have.
+/// Also if a snapshot or the memory does not have the transactions that it must have.
 pub fn measure(memory: &Memory, load: Load) -> Result<Window> {
     memory.settle();
     let before = sum(memory);
@@ -189,7 +189,7 @@ impl Writers<'_> {
     /// Executes each transaction when it is due, or as soon as the writer can, until all that were due in the window have
     /// ended.
     fn write(&self, writer: usize) -> Written {
-        // The default slack of 50 µs would make every transaction late that the writer waits for.
+        // The default slack of 50 µs would delay every transaction for which the writer waits.
         rustix::thread::set_current_timer_slack(NonZeroU64::new(1)).ok();
         let schedule = match self.load.due_per_s {
             Some(rate) => Schedule::new(rate, self.load.writers, writer),
@@ -258,7 +258,8 @@ impl Writers<'_> {
     }
 }
 
-/// Whether a snapshot with so many updates has all transactions that had ended before it, and only those that had begun.
+/// Checks that a snapshot with `updates` updates has all transactions that had ended before it, and only those that had
+/// begun.
 fn check(updates: u64, ended: u64, begun: u64) -> Result<()> {
     let possible = ended * UPDATES..=begun * UPDATES;
     if possible.contains(&updates) {
@@ -286,7 +287,7 @@ mod tests {
         for scan in [Scan::Nothing, Scan::Live, Scan::Snapshots] {
             let (rate, begin) = (2000.0, Instant::now());
             let seen = FORK.alone(&memory, || measure(&memory, load(Some(rate), scan))).unwrap();
-            // The window is as long as the last scan makes it, which is shorter than this call.
+            // The last scan ends the window, so the window is shorter than this call.
             let least = (rate * 0.2) as u64;
             let most = (rate * begin.elapsed().as_secs_f64()) as u64 + 2;
             assert!(

@@ -13,7 +13,7 @@ const SIDES: [Side; 2] = [Side::Vanilla, Side::Bedplate];
 /// Vanilla, Bedplate and its defaults, at most.
 const SIDES_MAX: usize = 3;
 
-/// How many steps the experiments have at most.
+/// Largest number of steps of the experiments.
 pub fn steps(plan: &Plan) -> usize {
     4 * plan.q6_rounds + SIDES_MAX * plan.cold.len() * plan.cold_rounds + 2 * plan.cold.len() + QUERIES.len()
 }
@@ -44,7 +44,7 @@ impl Driver<'_, '_> {
         Ok(())
     }
 
-    /// Query 6, cold: its time, its processor time, and how long it accesses data.
+    /// Query 6, cold: its time, its processor time, and its data-access time.
     fn q6(&mut self) -> Result<()> {
         let rounds = self.plan.q6_rounds;
         let results = interleave(rounds, SIDES.len(), |side, _| {
@@ -61,7 +61,7 @@ impl Driver<'_, '_> {
         Ok(())
     }
 
-    /// How long a query accesses data: with Bedplate over without it. NaN where the engine cannot say it.
+    /// A query's data-access time with Bedplate over that without it. NaN if the engine cannot measure it.
     fn access(&mut self, index: usize, rounds: usize) -> Result<f64> {
         let results = interleave(rounds, SIDES.len(), |side, _| {
             let side = SIDES[side];
@@ -105,7 +105,7 @@ impl Driver<'_, '_> {
             for (cells, runs) in cells.iter_mut().zip(&results[1..]) {
                 cells.push((format!("{} cold", index + 1), time_over(runs, &results[0])));
             }
-            // Quick mode has that of query 6 only.
+            // Quick mode has only the access of query 6.
             if self.plan.cold.len() == QUERIES.len() && index != Q6 {
                 self.access(index, 1)?;
             }
@@ -115,12 +115,13 @@ impl Driver<'_, '_> {
         Ok((last, cells.pop()))
     }
 
-    /// All queries, with files in the page cache as far as it has room.
+    /// All queries, with as much of the files in the page cache as it has room for.
     fn warm(&mut self) -> Result<Vec<Cell>> {
         let mut cells = Vec::new();
         for index in 0..QUERIES.len() {
             self.progress.step(&format!("warm query {}", index + 1));
-            // Neither side pays for what only the first run of a query does. A single round measures nothing anyway.
+            // An unmeasured run has the costs that only the first run of a query has. A single round measures nothing
+            // anyway.
             let runs = match self.plan.warm_rounds {
                 1 => 1,
                 _ => {

@@ -1,5 +1,5 @@
-//! An engine in a control group whose memory is smaller than the data, page cache included (`small` in Figure 11); and what its scans do
-//! to the page cache of a neighbour there.
+//! An engine in a control group whose memory, page cache included, is smaller than the data (`small` in Figure 11). Also the
+//! effect of its scans on the page cache of a neighbour there.
 //!
 //! The benchmark enters the group before it starts the engine, whose processes inherit the group, and leaves it afterwards. So pages that
 //! they read are counted there.
@@ -15,19 +15,19 @@ use crate::tpch::engine::Side;
 use crate::{Error, Fields, Options, Result};
 
 const SIDES: [Side; 2] = [Side::Vanilla, Side::Bedplate];
-/// The memory is one part in so many of the data, if the engine can do with it.
+/// The memory is the size of the data divided by this, if that is enough for the engine.
 const PART: u64 = 2;
-/// A neighbour's file is one part in so many of the memory, and comes on top of it.
+/// A neighbour's file has the size of the memory divided by this. The group gets as much memory in addition.
 const NEIGHBOUR_PART: u64 = 8;
-/// How long a neighbour is measured without a scan.
+/// Time for which a neighbour is measured without a scan.
 const ALONE: Duration = Duration::from_secs(1);
 
-/// How many steps the experiments have at most.
+/// Largest number of steps of the experiments.
 pub fn steps(plan: &Plan) -> usize {
     2 * (COLD_QUICK.len() * plan.share_rounds + plan.share_rounds)
 }
 
-/// The memory for data, or why an experiment would show nothing.
+/// The memory for data, or the reason why an experiment would show nothing.
 fn memory_for(data: u64, least: u64) -> std::result::Result<u64, String> {
     let memory = least.max(data / PART);
     match memory < data {
@@ -100,7 +100,8 @@ impl Driver<'_, '_> {
         Ok(())
     }
 
-    /// How many of a neighbour's reads the page cache answers while queries run cold, over how many without.
+    /// The share of a neighbour's reads that the page cache answers while queries run cold, over the share without
+    /// queries.
     fn neighbour(&mut self, group: &Group, memory: u64, options: &Options) -> Result<()> {
         let bytes = memory / NEIGHBOUR_PART;
         group.limit(memory + bytes).map_err(Error::io("limit the memory"))?;

@@ -1,10 +1,10 @@
-//! What all engines have in common: the rounds of the experiments, comparisons of answers, and ratios.
+//! The part that all engines have in common: the rounds of the experiments, comparisons of answers, and ratios.
 //!
 //! The sides of a cell take turns in each round, and the side that begins rotates. A ratio is the median over rounds of the ratio within a
 //! round. Bytes are those that the device read for all processes, so the machine has to be quiet.
 //!
-//! [`alone`] has one client (Figures 1, 8 and 9), [`together`] has several (Figures 11, 12 and 13), and [`memory`] has control groups that
-//! are smaller than the data.
+//! [`alone`] has one client (Figures 1, 8 and 9), and [`together`] has several (Figures 11, 12 and 13). [`memory`] has control
+//! groups that are smaller than the data.
 
 mod alone;
 mod memory;
@@ -27,7 +27,7 @@ const Q14: usize = 13;
 /// The clients whose device bytes and time have a ratio.
 const CLIENTS: usize = 8;
 
-/// How often each thing is measured.
+/// The extent of the measurements.
 struct Plan {
     scale: f64,
     q6_rounds: usize,
@@ -87,7 +87,7 @@ impl Plan {
     }
 }
 
-/// What an experiment has and fills.
+/// The state of the experiments.
 struct Driver<'e, 's> {
     engine: &'e mut dyn Engine,
     plan: Plan,
@@ -130,7 +130,8 @@ pub fn run(candidate: &Candidate, options: &Options, sink: Sink<'_>) -> Result<R
 }
 
 impl Driver<'_, '_> {
-    /// A comparison must not be of nothing. Tables that are smaller than those of quick mode are for tests of the benchmark.
+    /// An error if Bedplate does not serve the scan of query 6. Tables that are smaller than those of quick mode are
+    /// for tests of the benchmark.
     fn require_bedplate(&mut self, candidate: &Candidate) -> Result<()> {
         let is_served = self.engine.serves()?;
         self.report.config.set("bedplate_serves_query_6", is_served);

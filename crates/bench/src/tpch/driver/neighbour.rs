@@ -1,4 +1,5 @@
-//! A process beside a scan, which reads a file of its own at random and counts which reads the page cache can answer.
+//! A process beside a scan, which reads a file of its own at random and counts the reads that the page cache can
+//! answer.
 
 use std::fs::File;
 use std::io::Write;
@@ -25,11 +26,11 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 enum Question {
-    /// Read the whole file, twice, as a working set is that is used again and again.
+    /// Read the whole file twice, like a working set in frequent use.
     Warm,
     /// Begin to read at random.
     Begin,
-    /// End it.
+    /// End the reads at random.
     End,
 }
 
@@ -54,7 +55,7 @@ pub struct Neighbour {
 }
 
 impl Neighbour {
-    /// Starts the process, with a file of so many bytes in a folder.
+    /// Starts the process, with a file of `bytes` bytes in a folder.
     pub fn start(folder: &Path, bytes: u64) -> Result<Self> {
         let io = |e: std::io::Error| Error::io("the file of a scan's neighbour")(e);
         let mut file = NamedTempFile::new_in(folder).map_err(io)?;
@@ -90,7 +91,7 @@ impl Neighbour {
         self.apart.ask(&Question::Warm).map(drop)
     }
 
-    /// Reads at random while something is done.
+    /// Reads at random while `work` runs.
     pub fn beside<T>(&mut self, work: impl FnOnce() -> Result<T>) -> Result<(T, Counts)> {
         self.apart.ask(&Question::Begin)?;
         let done = work();
@@ -159,7 +160,7 @@ mod tests {
     fn a_read_says_whether_the_page_cache_had_it() {
         let mut file = NamedTempFile::new_in(".").unwrap();
         file.write_all(&[1; 8 * PAGE]).unwrap();
-        // The kernel keeps pages that another processor has just put into a list, so once may be too few.
+        // The kernel keeps pages in another processor's list of new pages, so one call may not be enough.
         let is_cold = |_| {
             cold::forget_file(file.as_file()).unwrap();
             !read(file.as_file(), 0).unwrap()

@@ -88,7 +88,8 @@ impl Engine for Toy {
     fn limit_memory(&mut self, _: Option<u64>) {}
 }
 
-/// Runs the driver; no scale factor that DuckDB knows, so that the toy's own answers are all there are.
+/// Runs the driver with a scale factor that DuckDB does not know, so that only the toy's own answers
+/// exist.
 fn run_toy(
     load: fn(&Options, f64, &mut Progress<'_>) -> Result<Box<dyn Engine>>,
 ) -> Result<(Report, Vec<String>)> {

@@ -1,4 +1,5 @@
-//! Clients at the same time: different queries (Figure 11), and the same query, which shares what is read (Figures 12 and 13).
+//! Clients at the same time: different queries (Figure 11), and the same query, whose reads are shared (Figures 12 and
+//! 13).
 
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -31,7 +32,7 @@ impl Cache {
     }
 }
 
-/// How many steps the experiments have.
+/// Number of steps of the experiments.
 pub fn steps(plan: &Plan) -> usize {
     (2 + 4 * plan.clients.len() + 2 * 3) * plan.share_rounds
 }
@@ -142,7 +143,7 @@ fn device(run: &Together) -> f64 {
     run.device_bytes.unwrap_or(f64::NAN)
 }
 
-/// A row of a query of clients: their times, and what all of them took together.
+/// A row of a query of clients: their times, and their cost together.
 fn row(figure: &str, index: usize, side: Side, cache: Cache, clients: usize, runs: &[Together]) -> Fields {
     let times = |run: &Together| -> Vec<f64> {
         run.answers.iter().filter(|answer| answer.query == index).map(|answer| answer.wall_ns).collect()

@@ -18,7 +18,7 @@ pub fn program(options: &Options) -> Result<PathBuf> {
     }
 }
 
-/// The daemons of an engine, and the folder that has their sockets. They end with this.
+/// The daemons of an engine, and the folder that has their sockets. Dropping this ends the daemons.
 pub struct Daemons {
     program: PathBuf,
     running: Vec<Daemon>,
@@ -43,7 +43,7 @@ impl Daemons {
         self.folder.path()
     }
 
-    /// Starts daemons until so many run. `memory`: what the caches of so many may have, in bytes; `None`: the daemons' default.
+    /// Starts daemons until `count` run. `memory`: the bytes of all their caches; `None`: the daemons' default.
     pub fn start(&mut self, count: usize, memory: Option<u64>) -> Result<()> {
         for number in self.running.len()..count {
             let memory = memory.map(|bytes| bytes / count as u64);
@@ -57,7 +57,7 @@ impl Daemons {
         self.running.clear();
     }
 
-    /// Where the daemon with a number listens, if it runs.
+    /// The socket of the daemon with a number, if it runs.
     pub fn socket(&self, number: usize) -> Option<&Path> {
         self.running.get(number).map(|daemon| daemon.socket.as_path())
     }
@@ -69,14 +69,14 @@ impl Daemons {
     }
 }
 
-/// A daemon. It ends with this.
+/// A daemon. Dropping this ends it.
 struct Daemon {
     child: Child,
     socket: PathBuf,
 }
 
 impl Daemon {
-    /// Starts the daemon with a socket in a folder. `memory`: what its caches may have, in bytes; `None`: the daemon's default.
+    /// Starts the daemon with a socket in a folder. `memory`: the bytes of its caches; `None`: the daemon's default.
     fn start(program: &Path, folder: &Path, number: usize, memory: Option<u64>) -> Result<Self> {
         use std::os::unix::process::CommandExt;
         let socket = folder.join(format!("{number}.sock"));

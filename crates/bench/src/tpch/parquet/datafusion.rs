@@ -1,4 +1,5 @@
-//! DataFusion on Parquet files, by the program `bedplate-datafusion`, which is built apart (`make datafusion-build`).
+//! DataFusion on Parquet files, by the program `bedplate-datafusion`, which is built separately (`make
+//! datafusion-build`).
 //!
 //! Each query has a process of its own. The program measures itself, from the beginning of the query to its last row, and has a scan
 //! service of its own, or a daemon's.
@@ -23,7 +24,7 @@ pub const CANDIDATE: Candidate =
     Candidate { name: "datafusion", database: "DataFusion", scales: [1.0, 1.0], load };
 
 const NAME: &str = "bedplate-datafusion";
-/// The size of files from which on the program serves them, unless it is told otherwise.
+/// The smallest size of files that the program serves by default.
 const MINIMUM_BYTES: u64 = 16 << 20;
 /// The daemon has the control group's memory divided by this.
 const PART_OF_MEMORY: u64 = 4;
@@ -40,14 +41,14 @@ fn failed(problem: impl ToString) -> Error {
 struct DataFusion {
     files: Files,
     datafusion: PathBuf,
-    /// Files of at least so many bytes are served.
+    /// Files of at least this number of bytes are served.
     minimum: u64,
     /// Their folder has the texts of the queries, too.
     daemons: Daemons,
     memory: Option<u64>,
 }
 
-/// What the program prints.
+/// The output of the program.
 #[derive(Deserialize)]
 struct Printed {
     rows: Vec<Vec<Value>>,
@@ -59,7 +60,7 @@ struct Printed {
 }
 
 impl Printed {
-    /// The rows as text. Nothing is an empty text.
+    /// The rows as text. A null is an empty text.
     fn text(self) -> Vec<Vec<String>> {
         let value = |value: Value| match value {
             Value::String(text) => text,
@@ -70,7 +71,7 @@ impl Printed {
     }
 }
 
-/// Where the program is: as an option or the environment says, where it is built, or beside `bedplate`.
+/// The path of the program: from an option or the environment, where it is built, or beside `bedplate`.
 fn find(options: &Options, bedplate: &Path) -> Result<PathBuf> {
     let asked =
         options.datafusion.clone().or_else(|| std::env::var_os("BEDPLATE_DATAFUSION").map(PathBuf::from));
@@ -103,7 +104,7 @@ fn text(folder: &Path, index: usize) -> PathBuf {
     folder.join(format!("{}.sql", index + 1))
 }
 
-/// The memory that the program needs whose scans have so many partitions.
+/// The memory that the program needs for scans of `partitions` partitions.
 fn least_memory(partitions: usize) -> u64 {
     ENGINE_BYTES + partitions as u64 * PARTITION_BYTES
 }
@@ -226,7 +227,8 @@ mod tests {
         assert_eq!(printed.text(), [["a", "1", "", "2.5"]]);
     }
 
-    /// The service takes so many MiB for so many readers of a file, and each partition has one (docs/scan-run.md).
+    /// The MiB that the service takes for a number of readers of a file. Each partition has one reader
+    /// (docs/scan-run.md).
     #[test]
     fn a_control_group_has_room_for_the_memory_of_the_service() {
         for (readers, mib) in [(1, 32), (2, 128), (8, 320)] {

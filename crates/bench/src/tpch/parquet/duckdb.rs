@@ -19,7 +19,7 @@ pub const CANDIDATE: Candidate = Candidate { name: "duckdb", database: "DuckDB",
 
 const QUERY: &str = include_str!("query.py");
 const LIBRARY: &str = "libbedplate_scan_preload.so";
-/// The size of files from which on `bedplate scan run` serves them, unless it is told otherwise.
+/// The smallest size of files that `bedplate scan run` serves by default.
 const MINIMUM_BYTES: u64 = 64 << 20;
 /// The daemons and DuckDB each have the control group's memory divided by this.
 const PART_OF_MEMORY: u64 = 4;
@@ -29,7 +29,7 @@ struct DuckDb {
     scale: f64,
     /// The version of the DuckDB that is measured.
     version: String,
-    /// Files of at least so many bytes are served.
+    /// Files of at least this number of bytes are served.
     minimum: u64,
     /// Their folder has statistics, too.
     daemons: Daemons,
@@ -59,7 +59,7 @@ fn version() -> Result<String> {
 }
 
 impl DuckDb {
-    /// Starts so many daemons, if they do not run. None is needed without Bedplate.
+    /// Starts the daemons for `clients` clients, if they do not run. Without Bedplate, none is needed.
     fn need_daemons(&mut self, side: Side, clients: usize) -> Result<()> {
         let wanted = match side {
             Side::Vanilla => 0,

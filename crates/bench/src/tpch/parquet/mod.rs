@@ -17,9 +17,9 @@ use super::{Progress, python};
 use crate::{Error, Fields, Options, Result};
 
 const LOAD: &str = include_str!("load.py");
-/// Rows of each row group that DuckDB writes, unless it is told otherwise.
+/// Rows of each row group that DuckDB writes by default.
 const GROUP_ROWS: u32 = 122_880;
-/// DuckDB's vectors have so many rows, and a row group is a number of vectors.
+/// Rows of a vector of DuckDB. A row group has whole vectors.
 const VECTOR_ROWS: u32 = 2048;
 
 /// The name in errors.
@@ -30,7 +30,7 @@ fn failed(problem: impl ToString) -> Error {
     Error::Store { store: DUCKDB, problem: problem.to_string() }
 }
 
-/// A folder with the tables. It is removed with this.
+/// A folder with the tables. Dropping this removes it.
 struct Files {
     folder: TempDir,
     path: PathBuf,
@@ -42,15 +42,15 @@ struct Files {
     group_rows: u32,
 }
 
-/// Rows of each row group of tables at a scale factor. Below 1 they are fewer, so that `lineitem` has as many row groups as at 1: Bedplate
-/// serves none of a scan that is one read.
+/// Rows of each row group of tables at a scale factor. Below 1 they are fewer, so that `lineitem` has as many row groups as at 1:
+/// Bedplate does not serve a scan that is one read.
 fn group_rows(scale: f64) -> u32 {
     let rows = (f64::from(GROUP_ROWS) * scale) as u32;
     (rows / VECTOR_ROWS * VECTOR_ROWS).clamp(VECTOR_ROWS, GROUP_ROWS)
 }
 
 impl Files {
-    /// Makes the tables by DuckDB's generator.
+    /// Makes the tables with DuckDB's generator.
     fn make(options: &Options, scale: f64, progress: &mut Progress<'_>) -> Result<Self> {
         let folder = tempfile::Builder::new()
             .prefix("bedplate-tpch-")
@@ -77,7 +77,7 @@ impl Files {
             }
         }
         process::finish(DUCKDB, child)?;
-        // Bedplate's readers take no file that has just been changed.
+        // Bedplate serves no file that has just been changed.
         std::thread::sleep(bedplate_scan::SETTLING_TIME);
         Ok(Self { folder, path, columns, duckdb, group_rows })
     }
@@ -93,7 +93,7 @@ impl Files {
         &self.path
     }
 
-    /// The size from which on Bedplate is to serve files: `usual`, or less if `lineitem` has less.
+    /// The smallest size of files that Bedplate is to serve: `usual`, or less if `lineitem` is smaller.
     fn minimum(&self, usual: u64) -> Result<u64> {
         Ok(usual.min(self.table_bytes("lineitem")? / 2))
     }

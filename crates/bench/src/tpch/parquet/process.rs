@@ -1,4 +1,4 @@
-//! Processes that run queries, and what they measure themselves.
+//! Processes that run queries, and their own measurements.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -13,7 +13,8 @@ use crate::tpch::measure::measure;
 use crate::tpch::queries::{TABLES, query};
 use crate::{Error, Result};
 
-/// Waits for a process, whose standard error was not read. A failure is an error of `store` with the last line of that.
+/// Waits for a process, whose standard error was not read. A failure is an error of `store` with the last line of the
+/// standard error.
 pub fn finish(store: &'static str, child: Child) -> Result<String> {
     let output = child.wait_with_output().map_err(Error::io("wait for a process"))?;
     let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
@@ -29,7 +30,7 @@ pub fn finish(store: &'static str, child: Child) -> Result<String> {
     }
 }
 
-/// How a process of `query.py` runs its queries.
+/// The task of a process of `query.py`.
 pub struct Task<'a> {
     pub folder: &'a std::path::Path,
     pub scale: f64,

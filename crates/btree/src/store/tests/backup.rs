@@ -1,4 +1,4 @@
-//! Backups on devices that fail and lose power: there is none, or a whole one.
+//! Backups on devices that fail and lose power: the result is no copy, or a complete one.
 
 use super::devices::{Devices, NewDevices};
 use super::{Model, builder, content};
@@ -25,7 +25,7 @@ fn open(devices: &Devices) -> Store {
     builder(lock.path(), devices, Durability::Sync).open().unwrap()
 }
 
-/// Backs a store up to devices that lose power as `arm` says. It changes at each page, and checkpoints are made.
+/// Backs a store up to devices that lose power as `arm` sets. The store changes at each page, and makes checkpoints.
 fn back_up(store: &Store, seed: u64, arm: impl FnOnce(&Devices)) -> (NewDevices, bool, Vec<Model>) {
     let mut target = NewDevices::new(seed);
     arm(&target.devices);
@@ -41,7 +41,7 @@ fn back_up(store: &Store, seed: u64, arm: impl FnOnce(&Devices)) -> (NewDevices,
     };
     let done = store.backup_to(&mut target, &mut change).is_ok();
     assert_eq!(done, target.is_published);
-    // All that is not durable is lost.
+    // Everything that is not durable is lost.
     target.devices.crash();
     (target, done, states)
 }
@@ -55,7 +55,7 @@ fn a_backup_that_was_published_is_whole_after_a_power_failure() {
         assert!(done && states.len() > 3);
         let copy = open(&target.devices);
         assert_eq!(content(&copy).unwrap(), *states.last().unwrap(), "all commits before the end");
-        // It goes on as a store of its own.
+        // It works as a store of its own.
         (0..50).for_each(|n| put(&copy, n, 9));
         let after = content(&copy).unwrap();
         drop(copy);
@@ -87,7 +87,7 @@ fn a_power_failure_at_any_write_of_a_backup_leaves_none_and_the_store_goes_on() 
     assert!(operation > 2, "a segment, and publishing");
     let (_, done, _) = back_up(&store, 1, |devices| devices.pages.fail(0, 0, 1_000_000));
     assert!(!done, "a sync that fails is an error");
-    // Nothing holds the log any more.
+    // No hold on the log remains.
     let before = store.log.end();
     store.checkpoint().unwrap();
     drop(store);
@@ -116,12 +116,12 @@ fn damage_of_the_source_is_an_error_and_is_not_copied() {
                 refused += 1;
             }
             Err(error) => panic!("{error}"),
-            // Memory has the page.
+            // Memory has the intact page.
             Ok(_) => assert_eq!(content(&open(&target.devices)).unwrap(), content(&source).unwrap()),
         }
     }
     assert!(refused > 50, "{refused}");
-    // A read that fails is no damage, and the store goes on.
+    // A failed read is not damage, and the store continues.
     devices.pages.fail(100_000, 0, 0);
     let done = source.backup_to(&mut NewDevices::new(1), &mut |_| {});
     devices.pages.fail(0, 0, 0);
@@ -139,7 +139,7 @@ fn segments_are_held_for_a_backup_and_removed_after_it() {
     let mut most = 0;
     let mut change = |progress: Progress| {
         if progress.done == 0 {
-            // More than two segments.
+            // The log has more than two segments.
             for n in 0..40u8 {
                 store.update(|transaction| transaction.put(&tree, b"long", &vec![n; 1 << 20])).unwrap();
             }

@@ -1,4 +1,4 @@
-//! Compaction on devices that fail and lose power: the old store is there, or the new one.
+//! Compaction on devices that fail and lose power: afterwards the old store exists, or the new one.
 
 use super::devices::{Devices, NewDevices};
 use super::{Model, builder, content};
@@ -35,7 +35,7 @@ fn open(devices: &Devices) -> Store {
     builder(lock.path(), devices, Durability::Sync).open().unwrap()
 }
 
-/// Compacts on devices that fail as `arm` says, and compares. Whether the new pages are in place.
+/// Compacts on devices that fail as `arm` sets, and compares the content. Returns whether the new pages are in place.
 fn compact(seed: u64, arm: impl FnOnce(&Devices, &Devices)) -> bool {
     let devices = Devices::new(seed);
     let model = source(&devices);
@@ -59,7 +59,7 @@ fn compact(seed: u64, arm: impl FnOnce(&Devices, &Devices)) -> bool {
         assert!(after * 3 < before * 2, "{after} of {before}");
         assert_eq!(outcome.unwrap().unwrap().bytes_after, store.pool.pages().end * 4096);
     }
-    // It goes on, also through a crash.
+    // The store continues, even through a crash.
     let tree = store.tree("a").unwrap();
     for n in 0..200u64 {
         store.update(|transaction| transaction.put(&tree, &(n * 31 % 97).to_be_bytes(), &[7; 1200])).unwrap();

@@ -17,11 +17,11 @@ fn number(name: &str, default: u64) -> u64 {
 struct History {
     /// The model after each commit, the last of which may not have taken place.
     states: Vec<Model>,
-    /// How many commits are durable at least.
+    /// Minimum number of durable commits.
     durable: usize,
 }
 
-/// One step; `Ok(true)` if it was a commit.
+/// One step. Returns `Ok(true)` if it was a commit.
 fn step(store: &Store, random: &mut SmallRng, history: &mut History) -> Result<bool> {
     let mut model = history.states.last().unwrap().clone();
     let names = ["a", "b", "c"];
@@ -32,7 +32,7 @@ fn step(store: &Store, random: &mut SmallRng, history: &mut History) -> Result<b
             return Ok(false);
         }
         1 if name == "c" => {
-            // The pages of the tree are soon used by another one.
+            // Another tree soon uses the pages of this one.
             let exists = model.remove(name).is_some();
             if !exists {
                 model.insert(name.to_owned(), Default::default());
@@ -101,7 +101,7 @@ fn run(
     Ok(())
 }
 
-/// Runs a workload on devices that lose power as `arm` says, and compares. Whether the workload noticed.
+/// Runs a workload on devices that lose power as `arm` sets, and compares the content. Returns whether the workload failed.
 fn crash_at(seed: u64, durability: Durability, arm: impl Fn(&Devices)) -> bool {
     let lock = tempfile::tempdir().unwrap();
     let devices = Devices::new(seed);
@@ -122,7 +122,7 @@ fn crash_at(seed: u64, durability: Durability, arm: impl Fn(&Devices)) -> bool {
         run(&store, &mut random, &mut history, durability, 150)
     });
     let was_disturbed = outcome.is_err();
-    // Recovery is disturbed, too.
+    // Recovery is interrupted too.
     for again in 0..3 {
         devices.crash();
         if again < 2 {
@@ -141,7 +141,7 @@ fn crash_at(seed: u64, durability: Durability, arm: impl Fn(&Devices)) -> bool {
     for name in store.trees() {
         store.handle(&store.tree(&name).unwrap().0).walk(&mut |_| {}).unwrap();
     }
-    // And it goes on.
+    // The store continues.
     history.states.truncate(history.durable + at + 1);
     run(&store, &mut random, &mut history, durability, 20).unwrap();
     assert_eq!(content(&store).unwrap(), *history.states.last().unwrap());
@@ -177,7 +177,7 @@ fn each_operation_of_the_log_may_be_the_last_one() {
 }
 
 /// Changes inside leaves have no record but the commit's: a page that is evicted with them waits for that record. Nothing else
-/// has the log written here.
+/// makes the log written here.
 #[test]
 fn pages_with_changes_that_have_no_record_wait_for_the_commit() {
     let locks = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
@@ -186,7 +186,7 @@ fn pages_with_changes_that_have_no_record_wait_for_the_commit() {
     let store = open(0);
     let tree = store.create_tree("a").unwrap();
     let key = |n: u64| (n * 37 % 400).to_be_bytes();
-    // A page that stays in memory, and one that is soon evicted.
+    // One page stays in memory, and the other is soon evicted.
     let put = |store: &Store, tree: &NamedTree, n: u64, byte| {
         let hot = [&n.to_le_bytes()[..], &[byte]].concat();
         let done = store.update(|transaction| {
@@ -195,7 +195,7 @@ fn pages_with_changes_that_have_no_record_wait_for_the_commit() {
         });
         done.unwrap();
     };
-    // The second round finds the room that leaves need for a change in place.
+    // In the second round, leaves have the room for a change in place.
     for n in (0..400).chain(0..400) {
         put(&store, &tree, n, 0);
     }
@@ -207,7 +207,7 @@ fn pages_with_changes_that_have_no_record_wait_for_the_commit() {
         put(&store, &tree, n, 1);
     }
     assert!(store.log.end() - before < 300 * 900, "no images");
-    // Dropping it would write the log.
+    // A drop would write the log.
     std::mem::forget(store);
     devices.crash();
     let found = &content(&open(1)).unwrap()["a"];

@@ -25,15 +25,15 @@ impl Devices {
         Self { pages: Faulty::new(seed), log: Memory::new(seed) }
     }
 
-    /// The power fails and comes back.
+    /// Makes the power fail and return.
     pub fn crash(&self) {
         self.pages.crash();
         self.log.crash();
     }
 }
 
-/// A disk; clones are the same disk. A clone from before a power failure is of a computer that has lost its power: its operations
-/// fail. Threads of a store that was forgotten may still use it.
+/// A disk. Clones are the same disk. A clone from before a power failure belongs to a computer that has lost its power, so its
+/// operations fail. Threads of a store that was forgotten may still use it.
 pub struct Memory {
     state: Arc<Mutex<State>>,
     /// Number of power failures before this clone was made.
@@ -48,14 +48,14 @@ impl Clone for Memory {
 
 struct State {
     segments: BTreeMap<u64, Content>,
-    /// The operation with which the power fails, counted down; 0 is never.
+    /// Number of operations until the power fails; 0 means never.
     fuse: u64,
     dead: bool,
     /// Number of power failures.
     failures: u64,
     /// Errors of the next operations.
     fail: Option<i32>,
-    /// Bytes that all segments and what is reserved for them may take.
+    /// Maximum number of bytes of all segments and their reservations.
     space: u64,
     random: SmallRng,
 }
@@ -63,11 +63,11 @@ struct State {
 #[derive(Clone, Default)]
 struct Content {
     durable: Vec<u8>,
-    /// Written since the last sync.
+    /// Bytes written since the last sync.
     pending: Vec<u8>,
-    /// From here on, `pending` is there until the power fails, and no sync of it makes it durable.
+    /// Whether `pending` stays until the power fails, and no sync makes it durable.
     is_cached: bool,
-    /// Bytes that may be appended though the disk is full, those that are there included.
+    /// Number of bytes that the segment can have on a full disk, including those that it has.
     reserved: u64,
 }
 
@@ -94,7 +94,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether an operation takes place; an error may have done a part of it.
+    /// Whether an operation takes place. An error may have completed a part of it.
     fn operation(&mut self) -> io::Result<()> {
         if self.fuse > 0 {
             self.fuse -= 1;
@@ -140,22 +140,22 @@ impl Memory {
         self.state.lock().unwrap()
     }
 
-    /// The power fails with that operation from now on.
+    /// Makes the power fail at that operation from now on.
     pub fn fuse(&self, operations: u64) {
         self.state().fuse = operations;
     }
 
-    /// All operations fail from now on, or none does.
+    /// Makes all operations fail from now on, or none.
     pub fn fail(&self, error: Option<i32>) {
         self.state().fail = error;
     }
 
-    /// The segments and what is reserved for them may take so many bytes from now on, or as many as they take already.
+    /// Limits the bytes of all segments and their reservations from now on. The limit is at least the bytes that they have.
     pub fn limit(&self, bytes: u64) {
         self.state().space = bytes;
     }
 
-    /// Bytes that all segments and what is reserved for them take.
+    /// Bytes of all segments and their reservations.
     pub fn takes(&self) -> u64 {
         self.state().segments.values().map(Content::takes).sum()
     }
@@ -202,7 +202,7 @@ impl Disk for Memory {
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         }
         let done = state.operation();
-        // The rename may have become durable all the same.
+        // The rename may have become durable nevertheless.
         if done.is_ok() || state.random.random() {
             let content = Content { durable: bytes.to_vec(), reserved: reserve, ..Content::default() };
             state.segments.insert(number, content);
@@ -236,7 +236,7 @@ impl Disk for Memory {
 /// Devices on which a store is made.
 pub struct NewDevices {
     pub devices: Devices,
-    /// Publishing was the last operation before the power failed.
+    /// Whether publishing was the last operation before the power failed.
     pub is_published: bool,
 }
 

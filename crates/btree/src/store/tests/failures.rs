@@ -29,7 +29,7 @@ fn a_failed_write_of_the_log_makes_the_store_refuse_everything_until_it_is_opene
         let seen = content(&store).unwrap();
         assert_eq!(seen["a"][&b"committed"[..]], b"1");
         assert!(!seen["a"].contains_key(&b"refused"[..]));
-        // The failed sync's bytes were readable, and recovery made them durable before it built on them.
+        // The bytes of the failed sync were readable, and recovery made them durable before it used them.
         drop(store);
         devices.crash();
         let store = builder(lock.path(), &devices, Durability::Sync).open().unwrap();
@@ -103,7 +103,7 @@ fn a_full_pool_is_an_ordinary_error() {
     assert!(count > 20, "{count}");
     let before = content(&store).unwrap();
     assert_eq!(before["a"].len() as u64, count);
-    // Removing makes room.
+    // A removal makes room.
     let tree = store.tree("a").unwrap();
     store.update(|transaction| transaction.remove_range::<&[u8]>(&tree, ..)).unwrap();
     put(&store, b"again", &[1; 20_000]).unwrap();

@@ -1,4 +1,4 @@
-//! Loading on devices that fail and lose power: all of a dump is there, or nothing.
+//! Loads on devices that fail and lose power: afterwards the store has all of a dump, or nothing of it.
 
 use super::devices::{Devices, NewDevices};
 use super::{Model, builder, content};
@@ -138,14 +138,14 @@ fn each_policy_loads_what_it_says_and_leaves_no_page_behind() {
             }
             assert_eq!(content(&store).unwrap(), after);
             assert!(is_sound(&store));
-            // It is durable, whatever the durability is.
+            // It is durable with every durability setting.
             std::mem::forget(store);
             drop(lock);
             devices.crash();
             let store = open(&devices);
             assert_eq!(content(&store).unwrap(), after);
             assert!(is_sound(&store));
-            // Ids go on behind those of the load.
+            // Later ids follow those of the load.
             let tree = store.create_tree("later").unwrap();
             store.update(|transaction| transaction.put(&tree, b"k", b"v")).unwrap();
             drop(store);

@@ -1,4 +1,4 @@
-//! Tests that need devices that fail, or the inside of a store.
+//! Tests that need failing devices, or access to the inside of a store.
 
 mod backup;
 #[path = "../../../tests/common/blocking.rs"]
@@ -35,7 +35,7 @@ fn builder(lock: &Path, devices: &Devices, durability: Durability) -> Builder {
         .devices(Box::new(devices.pages.clone()), Arc::new(devices.log.clone()))
 }
 
-/// All that a store has.
+/// The content of a store.
 fn content(store: &Store) -> Result<Model> {
     let snapshot = store.write()?;
     let mut model = Model::new();

@@ -1,4 +1,4 @@
-//! The log's disk has no space. A commit fails before it has changed anything, and the store goes on.
+//! The log's disk has no space. A commit fails before it has changed anything, and the store continues.
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -8,8 +8,8 @@ use super::{builder, content};
 use crate::store::limits::{LOG_SLACK_BYTES, LOG_STEP_BYTES, SEGMENT_BYTES};
 use crate::store::{Durability, Error, Store};
 
-/// Commits random transactions until one fails for want of space. No other error is possible: what is reserved is enough for
-/// whatever a commit does to the trees.
+/// Commits random transactions until one fails for lack of space. No other error is possible, because the reservation is enough
+/// for all changes of a commit to the trees.
 fn run(store: &Store, random: &mut SmallRng) -> usize {
     let tree = store.tree("a").unwrap();
     for count in 0.. {

@@ -1,4 +1,4 @@
-//! Operations that wait for storage, and others that must not wait for them.
+//! Operations that wait for storage, and operations that must not wait for them.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, mpsc};
@@ -82,7 +82,7 @@ impl Gate {
         state.waiting -= 1;
     }
 
-    /// Returns when a thread waits. False: there is none within the limit.
+    /// Returns when a thread waits, or false if none does within the limit.
     fn wait_for_one(&self) -> bool {
         let state = self.state.lock().unwrap();
         !self.changed.wait_timeout_while(state, LIMIT, |state| state.waiting == 0).unwrap().1.timed_out()
@@ -144,7 +144,7 @@ impl Segment for SlowSegment {
 /// Commits that are made during a sync. Each takes twice the 256 KiB of its value in the log, because the value's pages have images.
 const MORE: u64 = 6;
 
-/// An asynchronous commit that finds the log long writes it. Others go on, up to the same length again.
+/// An asynchronous commit that finds the log long writes it. Others continue until as many bytes have been appended again.
 #[test]
 fn asynchronous_commits_do_not_wait_for_a_sync_of_the_log() {
     let directory = tempfile::tempdir().unwrap();

@@ -22,7 +22,7 @@ use crate::storage::{Storage, Write, read};
 
 /// Regions for batches. More batches than this wait for each other.
 pub(super) const BATCHES: usize = 3;
-/// Regions for pages that cannot be written in their places. A further bad page keeps its batch's region.
+/// Regions for pages that cannot be written in their places. One more bad page makes its batch's region stay in use.
 pub(super) const MOST_BAD_PAGES: usize = 29;
 pub(super) const REGIONS: usize = BATCHES + MOST_BAD_PAGES;
 
@@ -46,7 +46,7 @@ pub(super) fn first(region: usize) -> u64 {
     }
 }
 
-/// How many copies a region has room for.
+/// Number of copies that a region has room for.
 pub(super) fn capacity(region: usize) -> usize {
     if region < BATCHES { TOGETHER } else { 1 }
 }
@@ -67,7 +67,7 @@ pub(super) fn encode(header: &mut Image, region: usize, sequence: u64, pages: &[
 pub(super) struct Found {
     pub region: usize,
     pub sequence: u64,
-    /// The pages of the copies, and their checksums where the header has them.
+    /// The pages of the copies, and their checksums if the header has them.
     pub copies: Vec<(PageId, Option<u32>)>,
 }
 
@@ -120,7 +120,7 @@ pub(super) fn clear(storage: &dyn Storage, size: PageSize) -> Result<()> {
     storage.sync().map_err(Error::storage("forget copies of pages"))
 }
 
-/// Writes neighbouring pages.
+/// Writes consecutive pages.
 pub(super) fn write(storage: &dyn Storage, first: u64, images: Images<'_>) -> std::io::Result<()> {
     let mut writes = [Write::of(first, images)];
     storage.write(&mut writes);

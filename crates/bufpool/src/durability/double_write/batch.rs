@@ -20,7 +20,7 @@ pub(crate) struct Batch<'a> {
     pages: Vec<PageId>,
     buffer: Option<Buffer>,
     stage: Stage,
-    /// How many fsyncs had failed when the last write began.
+    /// Number of fsyncs that had failed when the last write began.
     failures: u64,
 }
 
@@ -31,7 +31,7 @@ enum Stage {
     Done,
 }
 
-/// Why the copies of a batch are not durable.
+/// The reason why the copies of a batch are not durable.
 pub(super) enum Failed {
     Copies(io::Error),
     Fsync(io::Error),
@@ -98,7 +98,7 @@ impl<'a> Batch<'a> {
         self.area.state().failures == self.failures
     }
 
-    /// The copies are durable, and the places are about to be written.
+    /// Records that the copies are durable, and that the places are about to be written.
     pub(super) fn begin_places(&mut self) {
         let mut state = self.area.state();
         state.supersede(self.region);
@@ -106,7 +106,7 @@ impl<'a> Batch<'a> {
         self.stage = Stage::Places;
     }
 
-    /// The places have been written, or could not be.
+    /// Ends the batch after the places have been written, or could not be.
     pub fn end_places(mut self, storage: &dyn Storage, places: &[Write<'_>]) {
         let failed = places.iter().filter(|place| place.result.is_err());
         let bad = failed.flat_map(|place| (place.page()..).map(PageId).zip(place.images().singly()));
@@ -152,7 +152,7 @@ impl Drop for Batch<'_> {
     }
 }
 
-/// A copy of a bad page in a region of its own, so that its batch's region need not be kept.
+/// A copy of a bad page in a region of its own, so that its batch's region can become free.
 struct Single<'a> {
     area: &'a DoubleWrite,
     region: usize,
@@ -160,7 +160,7 @@ struct Single<'a> {
 }
 
 impl<'a> Single<'a> {
-    /// None if there is no region, or if it cannot be written. The copy is durable after the next fsync.
+    /// Returns none if no region is free, or if the region cannot be written. The copy is durable after the next fsync.
     fn write(
         area: &'a DoubleWrite,
         storage: &dyn Storage,
@@ -182,7 +182,7 @@ impl<'a> Single<'a> {
         written.is_ok().then_some(single)
     }
 
-    /// Its region has the page's live copy.
+    /// Keeps the region, which has the page's live copy.
     fn keep(mut self, state: &mut State) -> usize {
         state.keep(self.region, self.buffer.take().expect("until it is kept"));
         self.region

@@ -26,8 +26,8 @@
 //! written has succeeded, and no fsync failed in between. From then on the copy is live. Nobody writes to a region that has
 //! live copies. The copy stops being live by rule 1, and then the place is durable, so a crash cannot tear it; or by
 //! rule 2, and then the newer copy takes its role. Sequence numbers grow, and batches of the same page do not overlap,
-//! because a frame's `writing` flag admits one. So a higher number means newer content. The newer copy may belong to a batch
-//! that did not come to writing its place. Its use is right, too, because the log was durable before the copy was written.
+//! because a frame's `writing` flag admits one. So a higher number means newer content. The newer copy may belong to a batch that
+//! never wrote its place. Using it is still correct, because the log was durable before the copy was written.
 //!
 //! After a crash, [`restore()`] therefore uses the whole copy with the highest number, where a place is torn. The header
 //! has the checksum of each copy, so an old copy under a new header is not used.
@@ -35,9 +35,9 @@
 //! # Failures
 //!
 //! A page that cannot be written in its place is *unplaced*. Its copy moves to a region for a single page, so that the
-//! batch's region becomes free. There are [`MOST_BAD_PAGES`] of those. A further unplaced page keeps its batch's region. The
-//! pool goes on while one batch region is not kept so. Then batches fail with an error that says so, until a place can be
-//! written again.
+//! batch's region becomes free. There are [`MOST_BAD_PAGES`] of those regions. One more unplaced page makes its batch's region
+//! stay kept. The pool continues while at least one batch region is not kept for this reason. Without any, batches fail with an
+//! error that says so, until a place can be written again.
 //!
 //! After a failed fsync, the kernel may have dropped any write since the last success. So each live copy of the kept regions
 //! makes its page unplaced. A batch whose fsync failed does not write its places, and its pages stay dirty.
@@ -80,9 +80,9 @@ use state::State;
 pub enum TornPages {
     /// The pool writes every page twice, with an fsync for each group of batches. This is the default of pools with a log.
     DoubleWrite,
-    /// Something else does: a disk that writes a page at once, a file system that never writes in place, or a log that has the
-    /// whole page at its first change after a [`sync`](crate::Pool::sync). The pool detects torn pages when it reads them.
-    /// This is the default of pools without a log, which do not survive a crash.
+    /// The pages are protected outside the pool: by a disk that writes a page atomically, by a file system that never writes in
+    /// place, or by a log that has the whole page at its first change after a [`sync`](crate::Pool::sync). The pool detects torn
+    /// pages when it reads them. This is the default of pools without a log, which do not survive a crash.
     Detect,
 }
 
@@ -126,8 +126,8 @@ impl DoubleWrite {
     /// Makes the copies of several batches durable with one fsync, as [`DoubleWrite::begin`] does for one.
     ///
     /// It begins as many batches as have free regions, from the first one on, and returns a result for each of those. With
-    /// `may_wait`, it begins one at least. A thread that has batches in flight must not wait: two threads that hold regions
-    /// could wait for each other's.
+    /// `may_wait`, it begins at least one. A thread that has batches in flight must not wait: two threads that hold regions could
+    /// wait for each other's.
     pub fn begin_group(
         &self,
         storage: &dyn Storage,
@@ -167,13 +167,13 @@ impl DoubleWrite {
         begun
     }
 
-    /// How many batches can have a region without waiting.
+    /// Number of batches that can have a region without waiting.
     pub fn free_regions(&self) -> usize {
         self.state().count_free(0..BATCHES)
     }
 
-    /// Writes the copies of a batch, which the next fsync makes durable. None if no region is free, or if one of the pages is being
-    /// written in its place.
+    /// Writes the copies of a batch, which the next fsync makes durable. Returns none if no region is free, or if one of the
+    /// pages is being written in its place.
     fn write_copies_at_once(
         &self,
         storage: &dyn Storage,
@@ -283,12 +283,12 @@ impl DoubleWrite {
         state.image(region, page).map(Box::from)
     }
 
-    /// An fsync begins. At most one runs at a time.
+    /// Records that an fsync begins. At most one runs at a time.
     pub fn fsync_begins(&self) -> Covered {
         Covered(self.state().kept().map(|(index, region)| (index, region.changes)).collect())
     }
 
-    /// That fsync has ended.
+    /// Records that this fsync has ended.
     pub fn fsync_ends(&self, covered: &Covered, success: bool) {
         let mut state = self.state();
         if success {
@@ -301,7 +301,7 @@ impl DoubleWrite {
     }
 }
 
-/// The error of storage that an fsync returned.
+/// Extracts storage's error from the error of an fsync.
 fn source(error: Error) -> io::Error {
     match error {
         Error::Storage { source, .. } => source,

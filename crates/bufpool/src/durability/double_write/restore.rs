@@ -14,7 +14,7 @@ use crate::storage::{Storage, read};
 pub(crate) struct Restored {
     /// The sequence number of the next batch.
     pub next: u64,
-    /// How many torn pages it wrote again.
+    /// Number of torn pages that it wrote again.
     pub pages: u64,
     /// Torn pages that could not be written.
     pub unplaced: Vec<Copy>,
@@ -35,7 +35,7 @@ pub(crate) fn restore(storage: &dyn Storage, size: PageSize, after_crash: bool) 
     let mut restored = Restored { next, pages: 0, unplaced: Vec::new() };
     if after_crash {
         if first_version {
-            // That program did not know the others, so they are older.
+            // A program of the first version did not know the other regions, so their copies are older.
             found.retain(Found::is_of_first_version);
         }
         for copy in newest(storage, size, found)? {
@@ -45,8 +45,8 @@ pub(crate) fn restore(storage: &dyn Storage, size: PageSize, after_crash: bool) 
             storage.sync().map_err(Error::storage("make restored pages durable"))?;
         }
     }
-    // A header of the first version must not stay: it says that the others are stale. While a page has no other copy, it
-    // must stay, and the next opening tries again.
+    // A header of the first version must not stay, because it declares the others stale. It stays only while a page has no other
+    // copy, and the next opening tries again.
     if first_version {
         if let Some(Copy { page, .. }) = restored.unplaced.first() {
             let source =
@@ -68,7 +68,7 @@ fn newest(storage: &dyn Storage, size: PageSize, mut found: Vec<Found>) -> Resul
         for (at, (page, sum)) in (area::first(region) + 1..).zip(pages) {
             read(storage, at, buffer.images_mut(0..1))?;
             let image = buffer.image(0);
-            // Copies that are torn have places that nobody wrote.
+            // If a copy is torn, its place was not written.
             let is_whole = page::verify(image, page).is_ok() && page::identity(image) == page;
             if is_whole && sum.is_none_or(|sum| sum == page::sum(image)) {
                 copies.insert(page, Copy { page, image: image.into(), region, sequence });
@@ -79,7 +79,7 @@ fn newest(storage: &dyn Storage, size: PageSize, mut found: Vec<Found>) -> Resul
 }
 
 impl Restored {
-    /// Writes a copy in its place, if what is there is not a whole page.
+    /// Writes a copy in its place, if the place does not have a whole page.
     fn place(&mut self, storage: &dyn Storage, size: PageSize, copy: Copy) -> Result<()> {
         let mut buffer = Buffer::new(size, 1);
         let place = read(storage, copy.page.0, buffer.images_mut(0..1));
@@ -95,7 +95,7 @@ impl Restored {
     }
 }
 
-/// Forgets all copies, because pages will be written that have none, and one of these would be older.
+/// Removes all copies, because pages will be written without copies, and an old copy would then be older than its page.
 pub(crate) fn forget(storage: &dyn Storage, size: PageSize, restored: &Restored) -> Result<()> {
     if let Some(Copy { page, .. }) = restored.unplaced.first() {
         let source = std::io::Error::other("it is torn, and its copy is kept with double writes only");

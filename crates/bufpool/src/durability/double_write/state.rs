@@ -24,9 +24,9 @@ pub(super) struct Region {
     pub pages: Vec<PageId>,
     /// The header and the copies. The thread of an active region has it.
     pub buffer: Option<Buffer>,
-    /// Grows when a place of its pages is written or becomes doubtful, so that an fsync that began before does not count.
+    /// Grows when a place of its pages is written or becomes doubtful, so that an earlier fsync does not count.
     pub changes: u64,
-    /// How often it could not be written. Others are preferred.
+    /// Number of failed writes to it. Regions with fewer are preferred.
     pub errors: u64,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct State {
     pub unplaced: BTreeMap<PageId, usize>,
     /// Pages that are being written again.
     pub retried: BTreeSet<PageId>,
-    /// How many fsyncs have failed.
+    /// Number of fsyncs that have failed.
     pub failures: u64,
     pub size: PageSize,
 }
@@ -73,13 +73,13 @@ impl State {
         state
     }
 
-    /// The free region among these with the fewest write errors, and of several such regions the one that was used least recently.
+    /// The free region among these with the fewest write errors, or the least recently used among several such regions.
     pub fn find_free(&self, regions: Range<usize>) -> Option<usize> {
         let free = regions.filter(|index| self.regions[*index].status == Status::Free);
         free.min_by_key(|index| (self.regions[*index].errors, self.regions[*index].sequence))
     }
 
-    /// How many of these regions are free.
+    /// Number of these regions that are free.
     pub fn count_free(&self, regions: Range<usize>) -> usize {
         self.regions[regions].iter().filter(|region| region.status == Status::Free).count()
     }
@@ -96,7 +96,7 @@ impl State {
         region.buffer.take().unwrap_or_else(|| Buffer::new(size, 1 + capacity(index)))
     }
 
-    /// Gives a region back without live copies.
+    /// Returns a region that has no live copies.
     pub fn free(&mut self, index: usize, buffer: Option<Buffer>) {
         let region = &mut self.regions[index];
         region.status = Status::Free;
@@ -104,7 +104,7 @@ impl State {
         region.buffer = buffer;
     }
 
-    /// Gives a region back whose copies are live.
+    /// Returns a region whose copies are live.
     pub fn keep(&mut self, index: usize, buffer: Buffer) {
         let region = &mut self.regions[index];
         region.status = Status::Kept;
@@ -141,7 +141,7 @@ impl State {
         })
     }
 
-    /// The copies of an active region are durable: older copies of its pages are not live any more.
+    /// Records that the copies of an active region are durable, so that older copies of its pages are no longer live.
     pub fn supersede(&mut self, active: usize) {
         let pages = self.regions[active].pages.clone();
         for page in &pages {
@@ -155,7 +155,7 @@ impl State {
         }
     }
 
-    /// Ends the lives of copies in a kept region, except those that `is_live` says. Without any, the region is free.
+    /// Ends the lives of copies in a kept region, except those for which `is_live` returns true. Without any, the region is free.
     fn retire(&mut self, index: usize, is_live: impl Fn(PageId) -> bool) {
         let region = &mut self.regions[index];
         for page in &mut region.pages {
@@ -169,7 +169,7 @@ impl State {
         }
     }
 
-    /// An fsync has succeeded that covers these regions as they were.
+    /// Records that an fsync has succeeded that covers these regions with these numbers of changes.
     pub fn places_are_durable(&mut self, covered: &[(usize, u64)]) {
         for (index, changes) in covered.iter().copied() {
             let region = &self.regions[index];
@@ -181,19 +181,19 @@ impl State {
         }
     }
 
-    /// An fsync has failed: the places of all live copies may be as they were before.
+    /// Records that an fsync has failed: the places of all live copies may have their old content.
     pub fn fsync_failed(&mut self) {
         self.failures += 1;
         let mut kept: Vec<usize> = self.kept().map(|(index, _)| index).collect();
-        // The newest copy of a page counts. A copy in a region for a single page may not be durable yet, so that of the
-        // batch, which has the same number, counts if it is there.
+        // The newest copy of a page counts. A copy in a region for a single page may not be durable yet, so the copy of the
+        // batch, which has the same number, counts if there is one.
         kept.sort_by_key(|index| (self.regions[*index].sequence, *index < BATCHES));
         for index in kept {
             self.doubt(index);
         }
     }
 
-    /// The places of a kept region's live copies may be as they were before.
+    /// The places of a kept region's live copies may have their old content.
     pub fn doubt(&mut self, index: usize) {
         let region = &mut self.regions[index];
         region.changes += 1;
@@ -202,8 +202,8 @@ impl State {
         }
     }
 
-    /// Copies an unplaced page out, unless another thread writes it. Returns its region, and how
-    /// many fsyncs have failed.
+    /// Copies an unplaced page out, unless another thread writes it. Returns its region, and the number of fsyncs that have
+    /// failed.
     pub fn begin_retry(&mut self, page: PageId, image: &mut Image) -> Option<(usize, u64)> {
         let index = *self.unplaced.get(&page)?;
         let is_active = |region: &Region| region.status == Status::Active && region.pages.contains(&page);
@@ -215,7 +215,7 @@ impl State {
         Some((index, self.failures))
     }
 
-    /// An unplaced page has been written in its place. It stays unplaced if an fsync has failed since.
+    /// Records that an unplaced page has been written in its place. It stays unplaced if an fsync has failed since.
     pub fn placed_again(&mut self, page: PageId, index: usize, failures: u64) {
         if self.failures == failures && self.unplaced.get(&page) == Some(&index) {
             self.unplaced.remove(&page);

@@ -30,7 +30,7 @@ impl Storage for Disk {
     fn read(&self, reads: &mut [Read<'_>]) {
         for read in reads {
             let image = self.pages.lock().unwrap().get(&read.page()).copied().unwrap_or([0; PAGE]);
-            // SAFETY: the memory of a page, which is the storage's to fill.
+            // SAFETY: the memory of a page, which only the storage writes during the read.
             unsafe { read.memory().copy_from_nonoverlapping(image.as_ptr(), PAGE) };
         }
     }
@@ -112,7 +112,7 @@ fn a_failed_fsync_puts_the_pages_written_since_the_last_success_in_doubt() {
     assert_eq!((unplaced(&store), doubtful(&store)), (vec![315, 316], vec![315, 316]));
     assert_eq!(store.copy(PageId(315)).as_deref(), Some(&sealed(315, 2)[..]));
     disk.fsyncs_fail.store(false, Ordering::Relaxed);
-    // The kernel has dropped one.
+    // The kernel has dropped one write.
     disk.pages.lock().unwrap().insert(315, sealed(315, 1));
     store.retry().unwrap();
     assert!(unplaced(&store).is_empty());
@@ -156,7 +156,7 @@ fn bad_pages_have_regions_of_their_own_up_to_the_limit() {
         store.sync().unwrap();
         assert_eq!(kept(&store), Vec::from_iter(BATCHES..REGIONS));
     }
-    // Each crash has the newest content of all pages, and the limit is as it was.
+    // Each crash has the newest content of all pages, and the limit is unchanged.
     for page in 300..300 + most {
         disk.pages.lock().unwrap().insert(page, [7; PAGE]);
     }
@@ -174,12 +174,12 @@ fn bad_pages_have_regions_of_their_own_up_to_the_limit() {
         store.sync().unwrap();
         assert_eq!(kept(&store).iter().filter(|region| **region < BATCHES).count(), 1);
     }
-    // As many as there are regions for batches, and there is no room.
+    // The bad pages now keep all regions for batches.
     disk.bad.lock().unwrap().extend([401, 402]);
     assert_eq!(write(&store, 401..402, 1), [401]);
     assert_eq!(write(&store, 402..403, 1), [402]);
     assert_eq!(write(&store, 340..342, 20), [340, 341]);
-    // One place that is good again makes room.
+    // A place that can be written again frees a region.
     disk.bad.lock().unwrap().remove(&401);
     assert!(write(&store, 340..342, 20).is_empty());
     assert!(!unplaced(&store).contains(&401));

@@ -1,9 +1,9 @@
 //! The `array` engine: a page number is the index of an entry that says which frame the page is in.
 //!
-//! The translation array has four bytes for each page that the storage may ever have. Its address space is reserved. It
-//! uses memory where it is touched: 4 KiB for 1024 adjacent pages if one of them was ever in memory. An eviction
-//! changes one entry. It makes no system call, unmaps nothing, interrupts no processor, and needs no particular kernel.
-//! The next page in the frame causes no page fault, and the kernel clears no memory for it.
+//! The translation array has four bytes for each page that the storage may ever have. Its address space is reserved. It uses
+//! memory only where it is touched: 4 KiB for 1024 adjacent pages if one of them was ever in memory. An eviction changes one
+//! entry. It makes no system call, unmaps nothing, interrupts no processor, and needs no particular kernel. The next page in the
+//! frame causes no page fault, and the kernel clears no memory for it.
 //!
 //! To find a page, a thread compares its number with the pool's limit and loads the entry and the frame's state. The
 //! address of the page's memory is known at the same time as that of the state, so a processor loads both in parallel.

@@ -4,9 +4,9 @@
 //! and read-only. A thread that reads the word there finds that it belongs to another page, as after an eviction. So an
 //! access to a page in bounds never faults.
 //!
-//! Three shared tables map all ranges without their own tables. A range of 2 MiB gets its own tables, two at most, when
-//! its first page is read in. A new table is filled first and then replaces the shared table by compare-and-swap.
-//! Processors that still use the shared table find the null frame.
+//! Three shared tables map all ranges without their own tables. A range of 2 MiB gets its own tables, at most two, when its first
+//! page is read in. A new table is filled first and then replaces the shared table by compare-and-swap. Processors that still use
+//! the shared table find the null frame.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 

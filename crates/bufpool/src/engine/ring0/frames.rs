@@ -77,7 +77,7 @@ impl Frames {
         unsafe { &*self.memory(frame).cast::<PageState>() }
     }
 
-    /// Takes a free frame, first from the list of this processor. None if there is none.
+    /// Takes a free frame, first from the list of this processor. Returns none if no frame is free.
     pub fn take(&self) -> Option<FrameId> {
         let frame = self.lists.take(processor())?;
         Some((frame.number() - self.first.number()) as FrameId)

@@ -3,10 +3,10 @@
 //! The engine has pages of 4 KiB only. A larger page would need several entries in the page tables, and threads would
 //! have to notice a stale translation of each of its parts, but only the first part has the page's number.
 //!
-//! A page's number determines its address. The page's state is in the page itself: which page it is, and which threads
-//! use it. When a frame is given to another page, no other thread is notified. A thread may reach the frame through a
-//! stale translation in the page tables or a TLB. It finds another page's number there and refreshes its processor's
-//! translation (`protocol`). So an eviction changes no entry, sends no shootdown, and makes no system call.
+//! A page's number determines its address. The page's state is in the page itself: the page's number, and which threads use it.
+//! When a frame is given to another page, no other thread is notified. A thread may reach the frame through a stale translation
+//! in the page tables or a TLB. It finds another page's number there and refreshes its processor's translation (`protocol`). So
+//! an eviction changes no entry, sends no shootdown, and makes no system call.
 //!
 //! `addresses` has the page tables and `frames` the memory. `registry` takes threads into ring 0 that are not there
 //! yet, or that have left it. A guard stays on its thread, because that thread's processor has a current translation of
@@ -42,7 +42,7 @@ fn unavailable(error: impl std::fmt::Display) -> Error {
     Error::Unavailable { engine: Kind::Ring0, reason: error.to_string() }
 }
 
-/// Which parts of the engine are in use. Benchmarks measure the effect of each part.
+/// The parts of the engine that are in use. Benchmarks measure the effect of each part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts {
     /// Free frames are in lists of the processors, not in one list behind a lock.

@@ -18,7 +18,7 @@ static BYTES: [AtomicU64; ENTRIES] = [const { AtomicU64::new(0) }; ENTRIES];
 /// An entry that belongs to a pool.
 pub struct PoolEntry(usize);
 
-/// Takes a free entry. None if all are in use.
+/// Takes a free entry. Returns none if all are in use.
 pub fn take() -> Option<PoolEntry> {
     let free = |bytes: &AtomicU64| bytes.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
     BYTES.iter().position(free).map(PoolEntry)

@@ -21,7 +21,7 @@ pub mod atomics {
 /// The pages are 1 and 2.
 const PAGES: usize = 3;
 
-/// How a page is found.
+/// A way to find a page.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Way {
     /// Each page has its own state and memory.
@@ -37,7 +37,7 @@ pub struct Machine {
     frames: FrameTable,
     words: [PageState; PAGES],
     memory: [[AtomicU64; 2]; PAGES],
-    /// Not a loom mutex. Loom does not see the order of its locks, so the protocol cannot depend on that order.
+    /// This is not a loom mutex. Loom does not see the order of its locks, so the protocol cannot depend on that order.
     table: Mutex<[Option<FrameId>; PAGES]>,
     entries: [Entry; PAGES],
     storage: Mutex<[[u64; 2]; PAGES]>,
@@ -197,7 +197,7 @@ impl Machine {
         self.evict_or(|frame| self.write_back(frame, true))
     }
 
-    /// Evicts all that is clean, as one batch, as a thread does that has a page provider; whether that was any.
+    /// Evicts all clean pages as one batch, like a thread that has a page provider. Returns whether there were any.
     pub fn evict_clean(&self) -> bool {
         self.evict_or(|_| {})
     }
@@ -311,7 +311,7 @@ impl Machine {
         self.words.iter().any(PageState::is_awaited)
     }
 
-    /// Puts this content of the page into storage.
+    /// Stores this content of the page in storage.
     pub fn keep(&self, page: u64, value: u64) {
         self.storage.lock().unwrap()[page as usize] = [value; 2];
     }

@@ -131,7 +131,7 @@ fn a_page_whose_writing_fails_is_not_evicted() {
     });
 }
 
-/// The provider writes a page, and a thread that needs a frame evicts clean pages: storage has the page before it leaves.
+/// The provider writes a page, and a thread that needs a frame evicts clean pages: storage has the page before it leaves memory.
 #[test]
 fn a_page_that_the_provider_writes_leaves_when_storage_has_it() {
     check(1, |machine| {
@@ -145,7 +145,7 @@ fn a_page_that_the_provider_writes_leaves_when_storage_has_it() {
     });
 }
 
-/// The page is changed while the provider writes it: it is dirty afterwards, and does not leave.
+/// The page is changed while the provider writes it: it is dirty afterwards, and stays in memory.
 #[test]
 fn a_page_that_changes_while_the_provider_writes_it_keeps_the_change() {
     check(1, |machine| {

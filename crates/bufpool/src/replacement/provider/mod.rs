@@ -1,22 +1,25 @@
 //! The page provider: threads that keep some frames free, so that a thread that needs a frame neither writes nor waits for a
 //! write.
 //!
-//! The provider's threads wake when fewer frames are free than the low-water mark, and work until as many are free as the high-water
-//! mark says ([`Marks`]). They evict clean pages and write dirty ones, several batches at once (`round`). A thread that needs a
-//! frame takes a free one. If there is none, it evicts clean pages itself. Only when no page is clean it waits for the provider.
+//! The provider's threads wake when fewer frames are free than the low-water mark, and work until the free frames reach the
+//! high-water mark ([`Marks`]). They evict clean pages and write dirty ones, several batches at once (`round`). A thread that
+//! needs a frame takes a free one. If there is none, it evicts clean pages itself. It waits for the provider only if no page is
+//! clean.
 //!
-//! - `signals`: how the provider's threads and the others wake each other, and errors reach the latter;
-//! - `round`: which pages leave, from a wake-up until enough frames are free.
+//! - `signals`: wakes the provider's threads and the threads that need frames, and passes errors to the latter;
+//! - `round`: the pages that leave, from a wake-up until enough frames are free.
 //!
 //! # Life of the threads
 //!
-//! The threads start when the number of free frames falls below the low-water mark for the first time. So a pool whose pages leave
-//! that many frames free has no threads, and opening a pool cannot fail for want of a thread. They end when the pool is dropped, before
-//! its memory is. A write that they have begun ends first. [`Provider::pause`] keeps them from working while the pool is closed.
+//! The threads start when the number of free frames falls below the low-water mark for the first time. So a pool that always has
+//! more free frames has no threads, and opening a pool cannot fail for lack of a thread. They end when the pool is dropped,
+//! before its memory is released. A write that they have begun ends first. [`Provider::pause`] keeps them from working while the
+//! pool is closed.
 //!
-//! A process that may not start a thread has none, and neither has one in which a storage has panicked in them. Threads that need
-//! frames then evict and write by themselves, as they do when the provider is off. The same is true in a child that was forked
-//! while the provider slept. If it worked, the child inherits frames and locks that no thread gives back: it may only drop the pool.
+//! A process that may not start a thread has no provider. The same holds after a storage has panicked in the provider's threads.
+//! Threads that need frames then evict and write by themselves, as if the provider were off. The same is true in a child that was
+//! forked while the provider slept. If the provider was working, the child inherits frames and locks that no thread releases, so
+//! it may only drop the pool.
 //!
 //! The engine `ring0` has no provider. The threads of the provider would be in ring 3, and waking one is a system call, for which a
 //! thread leaves ring 0. That engine promises that evictions make no system calls.
@@ -37,22 +40,22 @@ pub(crate) use self::signals::{Answer, MOST_OFFERED};
 use crate::pool::Core;
 use crate::protocol::frame_table::FrameId;
 
-/// How many threads a pool's provider has unless the user says otherwise.
+/// Default number of threads of a pool's provider.
 pub(crate) const DEFAULT_THREADS: usize = 1;
-/// The most threads of a provider. A larger number is an error when the pool is opened.
+/// Maximum number of threads of a provider. A larger number is an error when the pool is opened.
 pub(crate) const MOST_THREADS: usize = 8;
 
-/// The part of the frames that are free at the high-water mark.
+/// The fraction of the frames that are free at the high-water mark, as a divisor.
 const FREE_PART: usize = 32;
-/// The fewest frames that are free at the high-water mark, so that a small pool has one that is taken while another one is freed.
+/// Minimum number of free frames at the high-water mark. With 2, a small pool has one frame to take while another one is freed.
 const FEWEST_FREE: usize = 2;
-/// The most frames that are free at the high-water mark: more would only keep pages out of a large memory.
+/// Maximum number of free frames at the high-water mark. More would only keep pages out of a large memory.
 const MOST_FREE: usize = 1024;
 
-/// The provider's threads call nothing deep.
+/// The provider's threads make no deep calls.
 const STACK: usize = 256 << 10;
 
-/// How many free frames the provider keeps.
+/// The numbers of free frames at which the provider wakes and sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Marks {
     /// With fewer free frames than this, the provider wakes.
@@ -62,7 +65,7 @@ pub(crate) struct Marks {
 }
 
 impl Marks {
-    /// The marks of a pool with that many frames.
+    /// The marks of a pool with this number of frames.
     fn new(frames: usize) -> Self {
         let high = (frames / FREE_PART).clamp(FEWEST_FREE, MOST_FREE);
         Self { low: high / 2, high }
@@ -73,17 +76,17 @@ impl Marks {
 pub(crate) struct Provider {
     signals: Arc<Signals>,
     marks: Marks,
-    /// How many threads there are, or will be. Zero is none: the provider is off.
+    /// Number of threads, whether or not they have started. With zero, the provider is off.
     count: usize,
-    /// Where it was made: a forked child has no threads.
+    /// The process that made the provider. A forked child has none of its threads.
     process: forks::Process,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// The provider has been woken and works, or will. Only an advice not to wake it again.
+    /// Whether the provider has been woken and works, or will. This is only a hint not to wake it again.
     is_awake: Arc<AtomicBool>,
 }
 
 impl Provider {
-    /// A provider with that many threads, which are started when they are needed first.
+    /// A provider with this number of threads, which are started at the first need.
     pub fn new(threads: usize, frames: usize) -> Self {
         // Without notice of forks, a child would wait for threads that it does not have.
         let count = if forks::watch() { threads } else { 0 };
@@ -103,8 +106,8 @@ impl Provider {
         self.count > 0 && self.process.is_current()
     }
 
-    /// A free frame has been taken. The provider wakes if too few are left. If it is awake still, its round counts the free frames
-    /// once more when it ends. The lock of the free list orders taking and counting.
+    /// Must be called after a free frame has been taken. The provider wakes if too few are left. If it is still awake, its round
+    /// counts the free frames once more when it ends. The lock of the free list orders the take before the count.
     #[inline]
     pub fn frame_taken(&self, core: &Arc<Core>, left: usize) {
         if left < self.marks.low && !self.is_awake.load(Ordering::Relaxed) && self.is_on() {
@@ -132,21 +135,22 @@ impl Provider {
         if self.is_on() { self.signals.ask(timeout) } else { Answer::Gone }
     }
 
-    /// Returns when the provider does nothing. It does nothing until the result is dropped.
+    /// Waits until the provider is idle. It stays idle until the result is dropped.
     ///
-    /// `None`: there is no thread. A forked child must not take the lock, because a thread of its parent may have held it.
+    /// Returns `None` if there is no thread. A forked child must not take the lock, because a thread of its parent may have held
+    /// it.
     pub fn pause(&self) -> Option<impl Drop + '_> {
         self.is_on().then(|| self.signals.pause())
     }
 
-    /// Starts the threads that are not there yet.
+    /// Starts the threads that do not run yet.
     fn start(&self, core: &Arc<Core>) {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         if !threads.is_empty() {
             return;
         }
-        // SAFETY: the threads end before the provider is dropped, and the pool drops the provider before it lets go of the core.
-        // A pool that is never dropped keeps its core. A forked child has no threads.
+        // SAFETY: the threads end before the provider is dropped, and the pool drops the provider before it releases the core. A
+        // pool that is never dropped keeps its core. A forked child has no threads.
         let core: &'static Core = unsafe { &*Arc::as_ptr(core) };
         for _ in 0..self.count {
             let (signals, marks) = (self.signals.clone(), self.marks);
@@ -177,7 +181,7 @@ impl Drop for Provider {
     fn drop(&mut self) {
         let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner);
         if !self.process.is_current() {
-            // They are the parent's.
+            // The threads belong to the parent.
             threads.drain(..).for_each(std::mem::forget);
             return;
         }

@@ -1,11 +1,11 @@
 //! A round of the provider: from a wake-up until enough frames are free.
 //!
-//! The clock's hand passes over frames, as for a thread that evicts by itself. Clean victims are released a batch at a time. Dirty
-//! ones are written in the background, and evicted when their writes have ended, unless they were used meanwhile.
+//! The clock's hand passes over frames, as for a thread that evicts by itself. Clean victims are released in batches. Dirty pages
+//! are written in the background, and evicted after their writes unless they were used meanwhile.
 //!
-//! A batch of writes that is not full is filled with dirty pages ahead of the hand which nothing keeps in memory. So these are clean
-//! when the hand comes, for whichever thread moves it. With a double-write area, there are as many of these as all free regions
-//! have room for, because all of them share an fsync.
+//! A batch of writes that is not full is filled with dirty pages ahead of the hand that no use keeps in memory. So these are
+//! clean when any thread's sweep reaches them. With a double-write area, they fill all free regions, because all regions share an
+//! fsync.
 
 use super::Marks;
 use super::signals::{Outcome, Signals};
@@ -19,11 +19,12 @@ use crate::protocol::sweep;
 use crate::replacement::evict::Sweep;
 use crate::replacement::usage_count::ROUNDS;
 
-/// How many frames the hand passes before the provider looks at writes that have ended.
+/// Number of frames that the hand passes before the provider looks at writes that have ended.
 const PART: usize = 1 << 12;
-/// The most victims at a time, so that threads which wait have the first frames soon.
+/// Maximum number of victims at a time. So waiting threads get the first frames early.
 const MOST_VICTIMS: usize = 256;
-/// The part of the frames ahead of the hand whose dirty pages may fill a batch, and the most frames.
+/// The fraction of the frames ahead of the hand whose dirty pages may fill a batch, as a divisor, and the maximum number of
+/// frames.
 const AHEAD_PART: usize = 8;
 const MOST_AHEAD: usize = 1 << 12;
 
@@ -46,8 +47,8 @@ impl<'c> Worker<'c> {
     pub fn round(&mut self) -> Outcome {
         self.progress = false;
         let result = self.free_frames();
-        // The pages of writes that end now are evicted as long as too few frames are free. Their errors are not lost: their pages
-        // are dirty, and the next round or flush meets them again.
+        // The pages of writes that end now are evicted as long as too few frames are free. Their errors are not lost: the pages
+        // stay dirty, and the next round or flush writes them again.
         while self.writer.pages_in_flight() > 0 {
             for ended in self.writer.reap(true) {
                 let _ = self.settle(ended);
@@ -61,7 +62,7 @@ impl<'c> Worker<'c> {
 
     fn free_frames(&mut self) -> Result<Outcome> {
         let all = ROUNDS * self.core.frames.count();
-        // Frames that the hand has passed since it found something.
+        // Number of frames that the hand has passed since it found something.
         let mut passed_in_vain = 0;
         while self.signals.may_work() {
             let coming = self.free_count() + self.writer.pages_in_flight();
@@ -94,8 +95,8 @@ impl<'c> Worker<'c> {
         self.core.engine.free_count(&self.core.frames)
     }
 
-    /// Passes the hand over some frames, evicts the clean victims among them, and begins to write the dirty ones. Returns how many
-    /// frames the hand passed, and whether there was any victim.
+    /// Passes the hand over some frames, evicts the clean victims among them, and begins to write the dirty ones. Returns the
+    /// number of frames that the hand passed, and whether there was any victim.
     fn sweep(&mut self, wanted: usize) -> Result<(usize, bool)> {
         let wanted = wanted.min(MOST_VICTIMS);
         let mut sweep = Sweep::new(MOST_VICTIMS);
@@ -110,7 +111,7 @@ impl<'c> Worker<'c> {
         let in_flight = self.writer.pages_in_flight();
         let ended = self.write(sweep.dirty);
         self.settle_all(ended)?;
-        // Also if nothing can be written, the hand counts as having moved.
+        // The hand counts as having moved even if nothing can be written.
         Ok((passed.max(1), released || self.writer.pages_in_flight() > in_flight))
     }
 
@@ -123,7 +124,7 @@ impl<'c> Worker<'c> {
         Ok(released)
     }
 
-    /// Begins to write the dirty pages of frames, and of some ahead of the hand.
+    /// Begins to write the dirty pages of frames, and of some frames ahead of the hand.
     fn write(&mut self, mut dirty: Vec<FrameId>) -> Vec<Ended> {
         if dirty.is_empty() {
             return Vec::new();
@@ -138,14 +139,15 @@ impl<'c> Worker<'c> {
         self.writer.begin(&mut dirty)
     }
 
-    /// Whether the hand would find a dirty page that nothing keeps in memory.
+    /// Whether the hand would find a dirty page that no use keeps in memory.
     fn is_soon_victim(&self, frame: FrameId) -> bool {
         let core = self.core;
         let state = |page| core.engine.state_of(frame, PageId(page));
         core.usage.is_zero(frame) && sweep::is_cold_and_dirty(&core.frames, frame, state)
     }
 
-    /// Evicts the pages of batches that have been written. The first error is returned if frames are missing and no batch gave any.
+    /// Evicts the pages of batches that have been written. Returns the first error if too few frames are free and no batch freed
+    /// any.
     fn settle_all(&mut self, all: Vec<Ended>) -> Result<()> {
         let (mut has_released, mut result) = (false, Ok(()));
         for ended in all {
@@ -157,8 +159,8 @@ impl<'c> Worker<'c> {
         if has_released { Ok(()) } else { result }
     }
 
-    /// Evicts the pages of a batch that has been written, as many as frames are missing. Returns whether that freed a frame. It is an
-    /// error if frames are missing and the batch, which failed, gave none.
+    /// Evicts the pages of a batch that has been written, up to the number of frames that are needed. Returns whether that freed
+    /// a frame. It fails if frames are needed and the batch, whose write failed, freed none.
     fn settle(&mut self, ended: Ended) -> Result<bool> {
         let missing = self.marks.high.saturating_sub(self.free_count());
         let mut sweep = Sweep::new(0);

@@ -1,9 +1,9 @@
-//! How the provider's threads and the threads that need frames wake each other.
+//! Signals between the provider's threads and the threads that need frames.
 //!
 //! A thread that needs a frame and finds nothing clean makes a request, which has a number, and waits. A round of the provider
-//! answers all requests that were made before it began: a round that freed no frame ends with an error, or with nothing to
-//! evict. So no thread receives the error of a write that began before it asked. A request begins a round at once, also after
-//! an error. Without requests, the provider waits longer after each failed round ([`DELAYS`]).
+//! answers all requests that were made before it began. A round that freed no frame ends with an error, or with nothing to evict.
+//! So no thread receives the error of a write that began before it asked. A request begins a round at once, even after an error.
+//! Without requests, the provider waits longer after each failed round ([`DELAYS`]).
 //!
 //! The lock protects [`State`]. It is a leaf, and is not held during a round.
 
@@ -19,16 +19,16 @@ use crate::protocol::frame_table::FrameId;
 /// failed round in a row.
 const DELAYS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(1);
 
-/// The most dirty pages that are remembered for the provider. It finds the others when the clock's hand comes again.
+/// Maximum number of dirty pages that are remembered for the provider. It finds the others when the clock's hand comes again.
 pub(crate) const MOST_OFFERED: usize = 256;
 
-/// Why a round ended.
+/// The reason why a round ended.
 pub(super) enum Outcome {
     /// Enough frames are free.
     Enough,
     /// No page can be evicted or written now: threads use them all.
     Nothing,
-    /// Dirty pages could not be written, or memory could not be given back.
+    /// Dirty pages could not be written, or memory could not be released.
     Failed {
         error: Error,
         /// Whether frames became free nevertheless.
@@ -40,44 +40,44 @@ pub(super) enum Outcome {
 
 /// The outcome for a thread that waited for a frame.
 pub(crate) enum Answer {
-    /// A frame became free, or the time is over: look again.
+    /// A frame became free, or the time is over: the caller looks again.
     LookAgain,
     /// No page could be evicted or written.
     Nothing,
     /// Pages could not be written.
     Failed(Error),
-    /// There is no provider's thread.
+    /// The provider has no thread.
     Gone,
 }
 
 pub(super) struct Signals {
     state: Mutex<State>,
-    /// For the provider's threads.
+    /// Wakes the provider's threads.
     work: Condvar,
-    /// For threads that wait for a frame, and for the end of rounds.
+    /// Wakes threads that wait for a frame or for the end of rounds.
     progress: Condvar,
-    /// The provider is to work without a request.
+    /// Whether the provider should work without a request.
     is_awake: Arc<AtomicBool>,
 }
 
 #[derive(Default)]
 struct State {
     stopped: bool,
-    /// How many callers keep the provider from working.
+    /// Number of callers that prevent the provider from working.
     pauses: usize,
     /// Threads of the provider, and whether they have been started.
     threads: usize,
     started: bool,
-    /// How many of them are in a round.
+    /// Number of them that are in a round.
     in_round: usize,
-    /// How many threads wait at `progress`.
+    /// Number of threads that wait at `progress`.
     waiting: usize,
     /// The number of the last request, and of the last one that has been answered.
     requests: u64,
     answered: u64,
     /// The error of the last round.
     error: Option<Error>,
-    /// How often frames have become free.
+    /// Number of times that frames became free.
     freed: u64,
     /// The time of the next round without a request, and its delay after the last round.
     retry: Option<(Instant, Duration)>,
@@ -102,7 +102,7 @@ impl Signals {
 
     /// The flag says that the provider is awake now.
     pub fn wake(&self) {
-        // A thread that has looked at the flag before has begun to wait when this has the lock.
+        // A thread that has read the flag before has begun to wait when this has the lock.
         drop(self.state());
         self.work.notify_all();
     }
@@ -113,14 +113,14 @@ impl Signals {
         state.offered.extend(&dirty[..dirty.len().min(room)]);
     }
 
-    /// Takes dirty pages that were offered, so many at most.
+    /// Takes up to `most` of the dirty pages that were offered.
     pub fn take_offered(&self, most: usize) -> Vec<FrameId> {
         let mut state = self.state();
         let rest = state.offered.len().saturating_sub(most);
         state.offered.split_off(rest)
     }
 
-    /// Frames have become free.
+    /// Records that frames have become free.
     pub fn freed(&self) {
         let mut state = self.state();
         state.freed += 1;
@@ -151,13 +151,13 @@ impl Signals {
         }
     }
 
-    /// Whether a round may go on.
+    /// Whether a round may continue.
     pub fn may_work(&self) -> bool {
         let state = self.state();
         !state.stopped && state.pauses == 0
     }
 
-    /// Keeps the provider from working. It returns when no round runs.
+    /// Prevents the provider from working. Returns when no round runs.
     pub fn pause(&self) -> Paused<'_> {
         let mut state = self.state();
         state.pauses += 1;
@@ -169,26 +169,26 @@ impl Signals {
         Paused(self)
     }
 
-    /// Has the threads end.
+    /// Makes the threads end.
     pub fn stop(&self) {
         self.state().stopped = true;
         self.work.notify_all();
     }
 
-    /// A thread is about to be started: it, or the caller if that fails, calls [`Signals::thread`].
+    /// Must be called before a thread is started. The thread, or the caller if the start fails, then calls [`Signals::thread`].
     pub fn thread_starts(&self) {
         let mut state = self.state();
         state.threads += 1;
         state.started = true;
     }
 
-    /// The calling thread is one of the provider until the result is dropped.
+    /// Makes the calling thread one of the provider until the result is dropped.
     pub fn thread(&self) -> ProviderThread<'_> {
         ProviderThread { signals: self, round: None, seen: 0 }
     }
 }
 
-/// The provider does not work until this is dropped.
+/// While this exists, the provider does not work.
 pub(super) struct Paused<'s>(&'s Signals);
 
 impl Drop for Paused<'_> {
@@ -198,17 +198,18 @@ impl Drop for Paused<'_> {
     }
 }
 
-/// A thread of the provider. A thread that panics does not keep others waiting.
+/// A thread of the provider. If it panics, other threads do not wait for it.
 pub(super) struct ProviderThread<'s> {
     signals: &'s Signals,
-    /// The last request before the round that runs now.
+    /// The number of the last request before the current round.
     round: Option<u64>,
-    /// The last request before its last round, which found nothing while another thread had pages in flight.
+    /// The number of the last request before the thread's last round, if that round found nothing while another thread had pages
+    /// in flight.
     seen: u64,
 }
 
 impl ProviderThread<'_> {
-    /// Waits until there is work. False: the thread has to end.
+    /// Waits until there is work. Returns false if the thread must end.
     pub fn begin_round(&mut self) -> bool {
         let signals = self.signals;
         let mut state = signals.state();
@@ -238,7 +239,7 @@ impl ProviderThread<'_> {
         }
     }
 
-    /// The round has ended. `is_short` says whether fewer frames are free than the low-water mark.
+    /// Ends the round. `is_short` returns whether fewer frames are free than the low-water mark.
     ///
     /// A thread may have taken frames after the round counted them. It saw that the provider was awake, and did not wake it. So the
     /// frames are counted again after the provider has said that it sleeps.
@@ -256,13 +257,13 @@ impl ProviderThread<'_> {
         let mut state = signals.state();
         let Some(requests) = self.round.take() else { return };
         state.in_round -= 1;
-        // The pages that another thread writes may be all that can leave. That thread's rounds are the answer then.
+        // Perhaps only the pages that another thread writes can leave. Then that thread's rounds are the answer.
         let is_nothing = matches!(outcome, Outcome::Nothing) && state.in_round > 0;
         let is_answer = !matches!(outcome, Outcome::Interrupted) && !is_nothing;
         self.seen = if is_nothing { requests } else { 0 };
         match outcome {
             Outcome::Nothing if is_nothing => signals.is_awake.store(false, Ordering::Release),
-            // The requests are the next round's, which begins after the pause.
+            // The requests belong to the next round, which begins after the pause.
             Outcome::Interrupted => signals.is_awake.store(true, Ordering::Release),
             Outcome::Enough | Outcome::Nothing => {
                 state.error = None;
@@ -274,7 +275,7 @@ impl ProviderThread<'_> {
                 let delay = last.map_or(*DELAYS.start(), |(_, delay)| (2 * delay).min(*DELAYS.end()));
                 state.retry = Some((Instant::now() + delay, delay));
                 state.error = Some(error);
-                // It tries again, also without a request.
+                // The thread tries again, even without a request.
                 signals.is_awake.store(true, Ordering::Release);
             }
         }
@@ -466,7 +467,7 @@ mod tests {
     fn a_forked_child_does_not_wait_for_a_lock_that_a_thread_of_its_parent_held() {
         let provider = crate::replacement::provider::Provider::new(1, 64);
         let held = provider.signals.state();
-        // SAFETY: the child allocates nothing, and ends by itself or by the alarm.
+        // SAFETY: the child allocates nothing, and exits by itself or by the alarm.
         let child = unsafe { libc::fork() };
         if child == 0 {
             // SAFETY: both calls have no preconditions.

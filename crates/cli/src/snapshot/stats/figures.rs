@@ -1,4 +1,4 @@
-//! The figures of a process: what each is called for people, in JSON and in Prometheus.
+//! The figures of a process, and the names of each for people, in JSON and in Prometheus.
 
 use bedplate_snapshot::statistics::processes::Process;
 use bedplate_snapshot::{Kind, PAGE};
@@ -56,7 +56,7 @@ pub fn of(process: &Process) -> impl Iterator<Item = &'static Figure> {
     FIGURES.iter().filter(|figure| (figure.is_of)(process.page.engine))
 }
 
-/// The bytes of so many pages.
+/// The bytes of `pages` pages.
 fn bytes(pages: u64) -> u64 {
     pages.saturating_mul(PAGE as u64)
 }

@@ -1,4 +1,4 @@
-//! `bedplate snapshot stats`: what the snapshots of running programs do.
+//! `bedplate snapshot stats`: statistics about the snapshots of running programs.
 
 mod figures;
 mod prometheus;
@@ -33,7 +33,7 @@ pub struct Args {
     /// Print JSON; with --watch, an object per line.
     #[arg(long)]
     json: bool,
-    /// Go on until the process ends, with this time in between: 5, 500ms, 1m.
+    /// Repeat until the process ends, at this interval: 5, 500ms, 1m.
     #[arg(long, value_name = "SECONDS", value_parser = parse_time)]
     watch: Option<Duration>,
     /// Write a file for the textfile collector of Prometheus's node_exporter instead; its name should end with .prom.
@@ -59,7 +59,7 @@ fn one(args: &Args, pid: u32) -> anyhow::Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     };
-    // The ID is a process's, whichever thread's was given.
+    // The ID is the process's, even if a thread's was given.
     let pid = process.pid;
     let life = Life::of(pid)?;
     let mut lines = render::Lines::new();
@@ -106,7 +106,7 @@ fn all(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The collector must not find the values of a process that has ended.
+/// Removes the file, because the collector must not find the values of a process that has ended.
 fn remove(file: &Path) -> anyhow::Result<()> {
     match std::fs::remove_file(file) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -123,7 +123,7 @@ fn refused(error: Unreadable) -> anyhow::Error {
     }
 }
 
-/// A process, which another one with the same ID is not taken for.
+/// A process, distinct from a later one with the same ID.
 struct Life(OwnedFd);
 
 impl Life {
@@ -136,13 +136,13 @@ impl Life {
         }
     }
 
-    /// Waits, until the process ends at most.
+    /// Waits for `time`, or until the process ends. Returns whether it has ended.
     fn ends_within(&self, time: Duration) -> anyhow::Result<bool> {
         let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
         let mut ends = [PollFd::new(&self.0, PollFlags::IN)];
         match poll(&mut ends, Some(&time)) {
             Ok(count) => Ok(count > 0),
-            // A signal: stopped and continued, say.
+            // A signal has interrupted the call, for instance because this process was stopped and continued.
             Err(rustix::io::Errno::INTR) => Ok(false),
             Err(error) => Err(error).context("waiting for the process"),
         }

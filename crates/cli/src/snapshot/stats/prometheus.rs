@@ -15,15 +15,15 @@ use super::figures::{FIGURES, Figure, Unit};
 const PREFIX: &str = "bedplate_snapshot";
 const NANOSECONDS: f64 = 1e9;
 
-/// Writes a file as a whole: a reader finds the one before, or this one.
+/// Writes a file as a whole: a reader finds either the old file or the new one.
 pub fn write(file: &Path, processes: &[Process]) -> anyhow::Result<()> {
     let text = text(processes)?;
     let file = std::path::absolute(file)?;
     let folder = file.parent().context("a file has a folder")?;
-    // The collector reads files whose names end with .prom, and this one's does not.
+    // The collector only reads files whose names end with .prom, so it does not read this one.
     let mut temporary = tempfile::Builder::new();
     let temporary = temporary.prefix(".bedplate-snapshot-").suffix(".tmp");
-    // Others may read it as far as the umask lets them: the collector is another user.
+    // Others may read it as far as the umask allows, because the collector is another user.
     let temporary = temporary.permissions(std::fs::Permissions::from_mode(0o666));
     let mut temporary =
         temporary.tempfile_in(folder).with_context(|| format!("making a file in {}", folder.display()))?;

@@ -162,7 +162,7 @@ pub struct Lines {
 
 impl Lines {
     pub fn new() -> Self {
-        // On a terminal the headline comes again before it scrolls away.
+        // On a terminal the headline is repeated before it scrolls away.
         let headline_every = if io::stdout().is_terminal() { HEADLINE_EVERY } else { u64::MAX };
         Self { printed: 0, headline_every }
     }

@@ -20,7 +20,7 @@ fn process(engine: Option<Kind>, statistics: Statistics) -> Process {
 fn statistics() -> Statistics {
     let mut statistics = Statistics::default();
     (statistics.snapshots, statistics.active) = (3, 1);
-    // As `remap` fills them in: together they are all snapshots.
+    // The sum of both is the number of snapshots, as in `remap`.
     (statistics.instantaneous, statistics.copied_as_usual) = (2, 1);
     (statistics.latest_pause_ns, statistics.longest_pause_ns) = (300_000, 9_000_000_000);
     (statistics.pages_claimed, statistics.pages_private) = (1 << 18, 256);

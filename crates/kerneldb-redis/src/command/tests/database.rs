@@ -1,5 +1,5 @@
-//! The commands on the real engine in the kernel: the differential properties, and what the model cannot
-//! show. Needs the privilege to load programs.
+//! Tests the commands on the real engine in the kernel: the differential properties, and behaviour that the model
+//! lacks. The tests need the privilege to load programs.
 
 use std::sync::Arc;
 
@@ -107,7 +107,7 @@ fn replies_are_those_of_redis_over_partitions() {
     differential::check_all(30, || server.client());
 }
 
-/// Through sockets, answered in the kernel where that is possible, and by the event loop alone.
+/// Sends the commands through sockets, once with answers of the kernel and once with the event loop alone.
 #[test]
 fn replies_of_the_server_are_those_of_redis() {
     for kernel_path in [true, false] {
@@ -206,7 +206,7 @@ fn expired_keys_leave_the_engine() {
     assert_eq!(client.send("DBSIZE"), ":0\r\n");
 }
 
-/// RANDOMKEY knows the whole key space, not only its beginning.
+/// RANDOMKEY draws from the whole key space, not only from its beginning.
 #[test]
 fn random_keys_are_all_over() {
     let server = Server::start(4, 1);

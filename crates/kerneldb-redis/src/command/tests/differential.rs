@@ -1,4 +1,4 @@
-//! The same random commands to a real Redis and to this crate: every reply must be the same to the byte.
+//! Sends the same random commands to a real Redis and to this crate. Every reply must be byte for byte the same.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -70,7 +70,7 @@ fn set_options() -> impl Strategy<Value = Words> {
         4 => any_of(&["NX", "xx", "GET", "KEEPTTL", "bogus"]).prop_map(|o| words(&[&o])),
         2 => (any_of(&["EX", "ex"]), seconds()).prop_map(|(o, s)| words(&[&o, &s])),
         1 => seconds().prop_map(|s| words(&["PX", &(s + "000")])),
-        // Not in the past: Redis deletes such a key when somebody looks, which DBSIZE shows.
+        // No time is in the past, because Redis deletes such a key only at its next access, which DBSIZE shows.
         1 => (40i64..60).prop_map(|s| words(&["EXAT", &(s * 100_000_000).to_string()])),
     ];
     prop::collection::vec(option, 0..3).prop_map(|o| o.concat())
@@ -140,9 +140,9 @@ fn normalize(command: &Words, reply: Vec<u8>) -> Vec<u8> {
     parts.concat()
 }
 
-/// One of the two that are compared: a client of it.
+/// A client of one of the two servers that are compared.
 pub(super) trait Side {
-    /// Sends requests in these portions and returns as many replies.
+    /// Sends requests in these portions and returns `replies` replies.
     fn call(&mut self, portions: &[&[u8]], replies: usize) -> Vec<Vec<u8>>;
 
     /// Whether it has no transaction open, as far as one can see.
@@ -267,8 +267,8 @@ fn one_client() -> impl Strategy<Value = Vec<(usize, Words)>> {
 }
 
 fn two_clients_with_transactions() -> impl Strategy<Value = Vec<(usize, Words)>> {
-    // A key that is created and deleted again between WATCH and EXEC counts as changed in Redis, and as
-    // what it is here: absent at both times. So nothing is deleted in this test.
+    // A key that is created and deleted again between WATCH and EXEC counts as changed in Redis. Here it is
+    // unchanged, because it is absent at both times. So this test deletes nothing.
     let watch = prop::collection::vec(key(), 1..3).prop_map(|k| [words(&["watch"]), k].concat());
     let command = prop_oneof![6 => local(keeping()), 3 => transactional(), 1 => watch];
     prop::collection::vec((0usize..2, command), 1..60)
@@ -283,7 +283,7 @@ fn one_client_with_deletions_in_transactions() -> impl Strategy<Value = Vec<(usi
     prop::collection::vec(local.prop_map(|c| (0, c)), 1..60)
 }
 
-/// Without DBSIZE, which a transaction does not see change.
+/// Removes DBSIZE, whose reply does not include a transaction's own writes.
 fn local(commands: impl Strategy<Value = Words>) -> impl Strategy<Value = Words> {
     commands.prop_filter("on all keys", |c| c[0] != "dbsize")
 }

@@ -1,4 +1,4 @@
-//! Requests that meet a full log ring: they wait, wherever that happens, and go on or begin anew.
+//! Tests requests that meet a full log ring: they wait at any point, and then continue or start again.
 
 use super::model::Model;
 use super::{Client, one};
@@ -47,7 +47,7 @@ fn replies_to_writes(c: &mut Client) -> Vec<String> {
     replies
 }
 
-/// A log ring that is full makes the client wait, wherever it meets it: no reply and no value is another one.
+/// A full log ring makes the client wait at any point, and changes no reply and no value.
 #[test]
 fn a_full_log_ring_changes_no_reply() {
     let mut c = one();
@@ -70,8 +70,8 @@ fn a_full_log_ring_changes_no_reply() {
     }
 }
 
-/// While a request waits for the log, a short transaction of its own holds no lock, and a long one goes on holding its
-/// locks. The client that leaves then leaves none of them.
+/// While a request waits for the log, a short transaction of its own holds no lock, and a long one keeps its
+/// locks. A client that disconnects then leaves none of them.
 #[test]
 fn only_long_transactions_hold_locks_while_they_wait_for_the_log() {
     let value = "v".repeat(40_000);
@@ -134,7 +134,7 @@ fn a_transaction_that_waits_for_the_log_ends_when_the_log_fails() {
     }
 }
 
-/// The time limit on transactions ends one that waits for the log. If it is the request's own, the request begins anew.
+/// The time limit on transactions ends one that waits for the log. If it is the request's own, the request starts again.
 #[test]
 fn a_request_that_waits_for_the_log_longer_than_a_transaction_may_last_begins_anew() {
     let value = "v".repeat(40_000);

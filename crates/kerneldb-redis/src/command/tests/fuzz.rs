@@ -1,4 +1,4 @@
-//! Anything to a connection: nothing panics, and what comes out are complete replies.
+//! Feeds arbitrary bytes to a connection: nothing panics, and the output consists of complete replies.
 
 use proptest::prelude::*;
 
@@ -110,7 +110,7 @@ fn check(input: &[u8], portion: usize, password: bool) -> Result<(), TestCaseErr
         for _ in 0..20 {
             match client.process() {
                 Next::RetryAfter(_) => {}
-                // The server goes on all the same.
+                // The test continues all the same.
                 Next::Shutdown => {}
                 Next::Close => break 'input,
                 _ => break,

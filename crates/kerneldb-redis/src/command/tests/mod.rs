@@ -55,7 +55,7 @@ impl<S: Operators, V: Services> Client<S, V> {
         self.take()
     }
 
-    /// Runs until no more time is needed.
+    /// Runs the connection until it asks for no further retry.
     fn finish(&mut self) -> Next {
         loop {
             match self.process() {

@@ -25,7 +25,7 @@ struct Inner {
     writers: BTreeMap<Vec<u8>, u64>,
     clock: u64,
     sessions: u64,
-    /// Number of operations that will fail with this error first.
+    /// The errors with which the next operations fail, the last one first.
     faults: Vec<Error>,
     ring: Option<Ring>,
 }
@@ -34,7 +34,7 @@ struct Inner {
 struct Ring {
     size: u32,
     room: u32,
-    /// Writes that were refused since it is full.
+    /// Number of writes that were refused since the ring became full.
     refused: u32,
 }
 
@@ -104,7 +104,7 @@ impl Model {
         self.lock().faults = faults;
     }
 
-    /// From now on, writes and commits take records of a log ring, which is emptied some time after it is full.
+    /// Makes later writes and commits take records of a log ring, which is emptied some time after it is full.
     pub fn limit_ring(&self, size: u32, room: u32) {
         self.lock().ring = Some(Ring { size, room, refused: 0 });
     }
@@ -117,7 +117,7 @@ impl Model {
         (crate::command::services::unix_time().as_millis() as u64) + self.skew_ms.load(Relaxed)
     }
 
-    /// Locks that anybody holds.
+    /// Number of keys that any session has locked.
     pub fn locks(&self) -> usize {
         let inner = self.lock();
         inner.readers.len() + inner.writers.len()

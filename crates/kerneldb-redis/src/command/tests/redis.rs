@@ -76,7 +76,7 @@ impl RedisClient {
         self.stream.write_all(request).unwrap();
     }
 
-    /// Everything until the connection is closed.
+    /// Reads everything until the connection is closed.
     pub fn rest(&mut self) -> Vec<u8> {
         let mut rest = std::mem::take(&mut self.buffer);
         // A reset after the close is an end as well.
@@ -84,7 +84,7 @@ impl RedisClient {
         rest
     }
 
-    /// Sends raw bytes and returns one reply, or what came before the connection was closed.
+    /// Sends raw bytes and returns one reply, or the bytes that came before the connection was closed.
     pub fn call(&mut self, request: &[u8]) -> Vec<u8> {
         self.stream.write_all(request).unwrap();
         let mut chunk = [0; 65536];

@@ -1,4 +1,4 @@
-//! Texts: the same list of commands to a real Redis and to this crate, and those that Redis does not have.
+//! Tests texts of replies: sends the same list of commands to a real Redis and to this crate, and commands that Redis lacks.
 
 use super::redis::Redis;
 use super::{Client, encode, one};
@@ -323,7 +323,7 @@ fn texts_are_those_of_redis() {
         ours.feed(request.as_bytes());
         ours.finish();
         let reply = std::mem::take(&mut ours.out);
-        // Redis is asked for as much as was answered here, and PONG shows that there is no more.
+        // Redis must send as many replies as this crate. PONG shows that it sends no others.
         let silent = reply.is_empty();
         let expected = if silent {
             redis.send(request.as_bytes());
@@ -383,7 +383,7 @@ fn the_table_is_that_of_redis() {
             tokens
         };
         let own = |text: String| {
-            // Subcommands have categories too: only what stands before the first nested command.
+            // Subcommands have categories too, so only the text before the first nested command counts.
             let nested = text.find('|').map_or(text.len(), |at| at);
             text[..nested].to_owned()
         };

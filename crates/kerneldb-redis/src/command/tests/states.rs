@@ -43,7 +43,7 @@ fn a_locked_key_is_tried_again_without_blocking() {
         assert!(matches!(next, Next::RetryAfter(pause) if pause <= Duration::from_millis(15)));
         assert_eq!(b.take(), "", "no reply, and none out of order");
     }
-    // Neither plain reads nor snapshots wait; neither sees what is not committed.
+    // Neither plain reads nor snapshots wait, and neither sees uncommitted writes.
     b.send("SET l x");
     assert_eq!(b.send("STRLEN l"), ":1\r\n");
     b.feed(b"INCR k\r\nPING\r\n");
@@ -100,7 +100,7 @@ fn transient_errors_pass_unseen_and_others_are_told() {
     assert_eq!(c.send("GET k"), "$1\r\n1\r\n");
 }
 
-/// A database at its limit may stay full whatever the log's writer gives back: in the end that is an OOM.
+/// A database at its limit may stay full although the log's writer frees memory. In the end the reply is OOM.
 #[test]
 fn memory_that_does_not_come_back() {
     let model = Model::new(Startup::default());
@@ -109,7 +109,7 @@ fn memory_that_does_not_come_back() {
     assert_eq!(c.send("SET k 1"), "-OOM command not allowed when used memory > 'maxmemory'.\r\n");
 }
 
-/// A disk that stands still makes writes wait, longer than a lock would.
+/// A stalled disk makes writes wait longer than a lock does.
 #[test]
 fn a_log_that_is_behind_is_waited_for_without_a_time_limit() {
     let model = Model::new(Startup::default());
@@ -123,7 +123,7 @@ fn a_log_that_is_behind_is_waited_for_without_a_time_limit() {
     assert_eq!(c.send("SET k 1"), "-CONFLICT conflict with another transaction\r\n");
 }
 
-/// A client's transaction does not fail for memory that comes back, nor does EXEC begin anew.
+/// A client's transaction does not fail if memory is short only for some time, and EXEC does not start again.
 #[test]
 fn transactions_wait_for_memory_that_comes_back() {
     let model = Model::new(Startup::default());
@@ -144,8 +144,8 @@ fn transactions_wait_for_memory_that_comes_back() {
     assert!(c.send("COMMIT").starts_with("-TXFAILED"));
 }
 
-/// A client's transaction waits for a latch as long as its holder has it: a client that does not look at every reply
-/// must not commit a part of its writes. EXEC begins anew, and commits nothing when the time is over.
+/// A client's transaction waits for a latch as long as its holder has it. Otherwise a client that does not check every
+/// reply could commit a part of its writes. EXEC starts again, and commits nothing when the time is over.
 #[test]
 fn a_latch_that_is_held_fails_no_transaction() {
     let model = Model::new(Startup::default());
@@ -172,7 +172,7 @@ fn exec_retries_as_a_whole() {
     let mut c = Client::new(&model);
     c.feed(b"MULTI\r\nINCR a\r\nINCR b\r\nHELLO 3\r\nGET nope\r\n");
     c.take();
-    // The last one is met first: b's write fails after a's was made.
+    // The last error comes first: b's write fails after a's was made.
     let ok = || Error::Conflict;
     model.inject(vec![ok(), ok(), ok(), ok(), ok(), ok(), ok()]);
     let reply = c.send("EXEC");
@@ -185,7 +185,7 @@ fn interactive_transactions() {
     let model = Model::new(Startup::default());
     let (mut a, mut b) = (Client::new(&model), Client::new(&model));
     a.send("MSET x 1 y 1");
-    // Write skew: each reads what the other writes.
+    // Write skew: each reads the key that the other writes.
     assert_eq!((a.send("BEGIN"), b.send("BEGIN")), ("+OK\r\n".into(), "+OK\r\n".into()));
     assert_eq!(a.send("GET x"), "$1\r\n1\r\n");
     assert_eq!(b.send("GET y"), "$1\r\n1\r\n");
@@ -199,7 +199,7 @@ fn interactive_transactions() {
     assert_eq!(b.send("SET x 0"), "+OK\r\n");
     assert_eq!(b.send("MULTI"), "-ERR MULTI inside BEGIN is not allowed\r\n");
     assert_eq!(b.send("WATCH x"), "-ERR WATCH inside BEGIN is not allowed\r\n");
-    // The client's own mistakes do not end it.
+    // The client's own mistakes do not end the transaction.
     b.send("SET s str");
     assert_eq!(b.send("INCR s"), "-ERR value is not an integer or out of range\r\n");
     assert_eq!(b.send("SET k \"\" EX 0"), "-ERR invalid expire time in 'set' command\r\n");
@@ -213,7 +213,7 @@ fn interactive_transactions() {
     assert!(a.send("SET x 6").starts_with("-ERR"));
     assert_eq!(a.send("ROLLBACK"), "+OK\r\n");
     assert_eq!(a.send("GET x"), "$1\r\n5\r\n");
-    // FLUSHALL is part of it.
+    // FLUSHALL is part of the transaction.
     a.send("BEGIN");
     assert_eq!(a.send("FLUSHALL"), "+OK\r\n");
     assert_eq!(a.send("EXISTS x y"), ":0\r\n");
@@ -260,14 +260,14 @@ fn synchronous_replies_wait_for_the_disk_in_order() {
     model.durable_ts.store(1, Relaxed);
     assert_eq!(c.process(), Next::WaitDurable(2));
     assert_eq!(c.take(), "+OK\r\n$1\r\n1\r\n");
-    // More may come meanwhile.
+    // More requests may come meanwhile.
     assert_eq!(c.feed(b"ECHO x\r\n"), Next::WaitDurable(2));
     assert_eq!(c.take(), "");
     model.durable_ts.store(3, Relaxed);
     assert_eq!(c.process(), Next::NeedInput);
     assert_eq!(c.take(), "+OK\r\n:2\r\n+PONG\r\n$1\r\nx\r\n");
     assert!(c.connection.at_rest());
-    // The session may ask for less; QUIT leaves behind what is held.
+    // The session may ask for less durability. QUIT leaves after the held replies.
     assert_eq!(c.send("BEDPLATE DURABILITY async"), "+OK\r\n");
     assert_eq!(c.send("SET a 5"), "+OK\r\n");
     c.send("BEDPLATE DURABILITY sync");
@@ -453,7 +453,7 @@ fn scan_returns_what_stays() {
         let lines: Vec<&str> = reply.split("\r\n").collect();
         cursor = lines[2].to_owned();
         seen.extend(lines[5..].iter().step_by(2).filter(|k| !k.is_empty()).map(|k| k.to_string()));
-        // The others come and go meanwhile.
+        // The other keys come and go meanwhile.
         for i in 0..50 {
             c.send(&format!("{} go{}", if round % 2 == 0 { "INCR" } else { "DEL" }, round * 50 + i));
         }

@@ -1,5 +1,5 @@
 //! Limits of the event loop and of the programs' pools. The tests call [`EventLoop::run_once`] themselves, so they know
-//! what has arrived before each round. Needs the privilege to load programs.
+//! which data has arrived before each round. They need the privilege to load programs.
 
 #[path = "../../../tests/server/client.rs"]
 #[allow(dead_code, reason = "the tests need a part of it")]
@@ -83,7 +83,7 @@ impl Server {
         client.expect(format!("{reply}\r\n").as_bytes());
     }
 
-    /// Claims an element of a pool as a program would, or frees it.
+    /// Claims an element of a pool as a program does, or frees it.
     fn set_claimed(&self, pool: &str, index: u32, claimed: bool) {
         let (map, key) = (self.event_loop.programs.map(pool), index.to_ne_bytes());
         let mut element = map.lookup(&key, MapFlags::ANY).unwrap().unwrap();
@@ -117,7 +117,7 @@ fn short(command: &str, key: &str) -> Vec<u8> {
     line.into_bytes()
 }
 
-/// Short commands in one portion of what the event loop reads.
+/// Number of short commands in one read of the event loop.
 const PORTION: usize = TURN_READ_BYTES / 16;
 
 fn numbers(until: usize) -> Vec<u8> {
@@ -228,7 +228,7 @@ fn connections_with_more_work_take_turns_for_a_limited_time() {
         let (least, most) = (*portions.iter().min().unwrap(), *portions.iter().max().unwrap());
         assert!(least + 1 >= most, "one connection is served more often than another: {portions:?}");
         if rounds == 1 {
-            // In 2 ms no machine executes so many commands.
+            // No machine executes this many commands in 2 ms.
             assert_eq!(least, 1, "the event loop did not stop: {portions:?}");
         }
         if least == PORTIONS {

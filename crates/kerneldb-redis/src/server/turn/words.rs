@@ -1,4 +1,4 @@
-//! What the event loop does with the words of the turn of one connection. `bpf/layout.h` states the rules.
+//! The event loop's operations on the words of the turn of one connection. `bpf/layout.h` states the rules.
 
 use super::Turn;
 use super::atomics::{AtomicU32, AtomicU64, Ordering, fence};
@@ -26,7 +26,7 @@ impl TurnWords<'_> {
         self.sent.load(Ordering::Acquire)
     }
 
-    /// Whose turn it is now.
+    /// The side whose turn it is now, and the number of passed bytes.
     pub(in crate::server) fn turn(self) -> Turn {
         Turn(self.turn.load(Ordering::Acquire))
     }
@@ -46,8 +46,8 @@ impl TurnWords<'_> {
         true
     }
 
-    /// Ends the event loop's turn `turn`, which is everything that was passed, read and answered. Returns false if
-    /// more was passed in the meantime: then the turn goes on. `flags` are the connection's in the verdict's turn.
+    /// Ends the event loop's turn `turn`, whose passed bytes are all read and answered. Returns false if more bytes were
+    /// passed in the meantime; then the turn continues. `flags` are the connection's in the verdict's turn.
     pub(in crate::server) fn end_turn(self, turn: Turn, flags: u32) -> bool {
         self.want_drained.store(0, Ordering::Relaxed);
         self.flags.store(flags, Ordering::Relaxed);

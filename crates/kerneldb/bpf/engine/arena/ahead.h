@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
  * Looking ahead: a program that runs several operators first touches the memory that all of them need. A single
- * operator has one cache miss after the other (bucket, entry, value), each of which takes longer than all of
- * its instructions; those of different keys overlap.
+ * operator has its cache misses one after the other (bucket, entry, value), and each takes longer than all of
+ * its instructions. The misses of different keys overlap.
  *
- * Nothing here has an effect but on the cache: what is loaded is not used, and may be stale. There is no
- * prefetch instruction in eBPF, but a load whose result is not used does the same if only few instructions
- * come before the next one. So: first the buckets of all keys, then their entries, then their values.
+ * These functions affect the cache only: the values that they load are not used, and may be stale. eBPF has no
+ * prefetch instruction. A load whose result is not used has the same effect if only few instructions precede
+ * the next one. The caller therefore touches the buckets of all keys first, then their entries, then their
+ * values.
  */
 #ifndef BEDPLATE_ENGINE_AHEAD_H
 #define BEDPLATE_ENGINE_AHEAD_H
 
 #include "version.h"
 
-#define KDB_AHEAD 16u /* keys at once: a power of two, and their lines fit into the first-level cache */
-#define AHEAD_LINES 17u /* of a value, at most: a block of 1 KiB */
+#define KDB_AHEAD 16u /* keys at once: a power of two; their lines fit into the first-level cache */
+#define AHEAD_LINES 17u /* cache lines of a value, at most: a block of 1 KiB */
 
 static __always_inline __u32 ahead_entry(__u64 hash)
 {

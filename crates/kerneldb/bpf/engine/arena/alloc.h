@@ -2,10 +2,10 @@
 /*
  * The allocator of blocks and index entries (paper 4.1, [25, 26]).
  *
- * The heap consists of slabs of 64 KiB. A slab has a kind: it holds blocks of one size class, or entries of
- * one size. Each CPU has one current slab for each kind that it has used, from which it allocates: first
- * what was freed, then what was never handed out. When that slab is full, the CPU takes a partial slab of the
- * kind, the one at the lowest address, then a free slab, then one that was never used; only then blocks from
+ * The heap consists of slabs of 64 KiB. A slab has a kind: it holds blocks of one size class, or entries of one
+ * size. Each CPU has one current slab for each kind that it has used. It allocates freed blocks of that slab
+ * first, then blocks that were never handed out. When the slab is full, the CPU takes a partial slab of the kind,
+ * the one at the lowest address, then a free slab, then one that was never used. Only then it takes blocks from
  * other CPUs' current slabs, or larger blocks. Any CPU may free into any slab.
  *
  * A slab's state is part of the word that also has its free list, so that every transition is one
@@ -14,14 +14,14 @@
  *  - PARTIAL -> CLAIMED -> CURRENT: a CPU takes a slab of the kind that it needs.
  *  - CURRENT -> FULL: the owner found nothing left in it.
  *  - FULL -> PARTIAL: a block was freed.
- *  - PARTIAL or FULL -> FREE: the last block in use was freed. Blocks only: entries see below.
- *  - PARTIAL, CURRENT or FULL -> EVACUATING -> FREE: user space (src/arena/reclaim.rs) decides so. Nothing is
- *    allocated from such a slab, and what is freed in it is only counted, not linked, because readers may
- *    still look at it. User space frees the slab when nothing in it is in use, and every program and every
- *    scan that may have a pointer into it has ended.
- * A slab of entries without entries waits for user space, because stale pointers to entries may be locked.
- * User space may also take empty current slabs. An owner therefore must see its slab's state and kind
- * together with the word that it changes.
+ *  - PARTIAL or FULL -> FREE: the last block in use was freed. Slabs of entries are different, see below.
+ *  - PARTIAL, CURRENT or FULL -> EVACUATING -> FREE: user space (src/engine/arena/reclaim.rs) decides so. Nothing
+ *    is allocated from such a slab. A block that is freed in it is only counted, not linked, because readers may
+ *    still look at it. User space frees the slab when nothing in it is in use, and every program and every scan
+ *    that may have a pointer into it has ended.
+ * An empty slab of entries waits for user space, because stale pointers to its entries may be locked. User space
+ * may also take empty current slabs. An owner therefore must see its slab's state and kind together with the word
+ * that it changes.
  *
  * User space that fills an arena before any operator runs on it (recovery, src/engine/arena/load.rs) takes slabs
  * at `brk`, which stay CLAIMED while it writes `kind`, `capacity` and blocks. Then it stores the word: FULL, or
@@ -33,7 +33,7 @@
 
 #include "slab.h"
 
-/* Where the free-list link lies: in the first word of a block; behind the lock word of an entry. */
+/* The free-list link lies in the first word of a block, and behind the lock word of an entry. */
 #define LINK_BLOCK 0u
 #define LINK_ENTRY 8u
 
@@ -47,8 +47,8 @@ static __always_inline __u32 current_off(__u32 cpu, __u32 kind)
 	return kdb_config.cpus + cpu * sizeof(struct kdb_cpu_alloc) + kind * 4;
 }
 
-/* Pops a block from the free list of a current slab of a kind; 0 if that is not possible, or another CPU was
- * quicker. */
+/* Pops a block from the free list of a current slab of a kind; returns 0 if that is not possible, or another CPU
+ * was quicker. */
 static __always_inline __u32 slab_pop(__u32 slab, __u32 kind)
 {
 	struct kdb_slab __arena *d = slab_at(slab);
@@ -61,14 +61,14 @@ static __always_inline __u32 slab_pop(__u32 slab, __u32 kind)
 	if (LOAD(&d->kind) != kind)
 		return 0;
 	__u32 off = slab_start(slab) + (first - 1) * KDB_GRAIN;
-	/* Another CPU may pop it meanwhile and write into it: then the tag has changed. */
+	/* If another CPU pops the block meanwhile and writes into it, the tag has changed. */
 	__u64 next = *(volatile __u32 __arena *)AT(__u32, off + link_of(kind)) & KDB_WORD_FIRST;
 	__u64 after = ((word & ~KDB_WORD_FIRST) | next) + ONE_USED + ONE_TAG;
 	return CAS(&d->word, word, after) == word ? off : 0;
 }
 
-/* What a scan of a slab's entries needs of an entry that was never in use: no version, and no lock for
- * whoever has a stale pointer. */
+/* Prepares an entry that was never in use for scans of its slab: it has no version, and a stale pointer cannot
+ * lock it. */
 static __always_inline void entry_clear(__u32 off)
 {
 	struct kdb_entry __arena *e = entry_at(off);
@@ -82,9 +82,9 @@ static __always_inline void entry_clear(__u32 off)
 	barrier();
 }
 
-/* Hands out a block of a current slab for the first time; 0 if that is not possible, or another CPU was quicker.
- * Entries: only `cpu`, the slab's owner, may, with interrupts off, because it writes to the entry before it has
- * it. */
+/* Hands out a block of a current slab for the first time; returns 0 if that is not possible, or another CPU was
+ * quicker. Only the slab's owner, `cpu`, may hand out an entry, with interrupts off, because the function writes
+ * to the entry before it has it. */
 static __always_inline __u32 slab_carve(__u32 slab, __u32 kind, __u32 cpu)
 {
 	struct kdb_slab __arena *d = slab_at(slab);
@@ -105,7 +105,7 @@ static __always_inline __u32 slab_carve(__u32 slab, __u32 kind, __u32 cpu)
 	return CAS(&d->word, word, word + ONE_CARVED + ONE_USED + ONE_TAG) == word ? off : 0;
 }
 
-/* Makes a slab that this CPU has claimed its current one. Only frees can come in between. */
+/* Makes a slab that this CPU has claimed its current one. Meanwhile other CPUs can only free into the slab. */
 static __always_inline void slab_own(__u32 slab, __u32 cpu, __u32 kind)
 {
 	struct kdb_slab __arena *d = slab_at(slab);
@@ -148,7 +148,7 @@ static __always_inline int own_partial(__u32 cpu, __u32 kind)
 	return 0;
 }
 
-/* Claims a slab that was never used; its number + 1, 0 if there is none within the committed memory. */
+/* Claims a slab that was never used; returns its number + 1, or 0 if there is none within the committed memory. */
 static __always_inline __u32 claim_new(void)
 {
 	struct kdb_arena __arena *s = super();
@@ -167,7 +167,7 @@ static __always_inline __u32 claim_new(void)
 	return 0;
 }
 
-/* Claims a slab of the pool; its number + 1, 0 if there is none. */
+/* Claims a slab of the pool; returns its number + 1, or 0 if there is none. */
 static __always_inline __u32 claim_free(void)
 {
 	while (few_steps) {
@@ -186,7 +186,7 @@ static __always_inline __u32 claim_free(void)
 	return 0;
 }
 
-/* Gives the CPU a slab that serves nothing else. */
+/* Gives the CPU a slab that is free or was never used. */
 static __always_inline int own_free(__u32 cpu, __u32 kind)
 {
 	__u32 slab = claim_free();
@@ -230,7 +230,7 @@ __noinline __u32 alloc_current(__u32 cpu, __u32 kind)
 			return off;
 		__u64 word = LOAD(&d->word);
 		barrier();
-		/* User space took it, perhaps for another CPU. */
+		/* User space took the slab, perhaps for another CPU. */
 		if (word_state(word) != KDB_SLAB_CURRENT || LOAD(&d->kind) != kind || LOAD(&d->owner) != cpu + 1)
 			break;
 		if ((word & KDB_WORD_FIRST) || word_carved(word) < LOAD(&d->capacity))
@@ -242,7 +242,8 @@ __noinline __u32 alloc_current(__u32 cpu, __u32 kind)
 	return 0;
 }
 
-/* A block of a kind from another CPU's current slab, unless that CPU allocates from it at the same moment. */
+/* Allocates a block of a kind from another CPU's current slab, unless that CPU allocates from it at the same
+ * moment. */
 __noinline __u32 alloc_foreign(__u32 kind)
 {
 	__u32 other;
@@ -263,7 +264,7 @@ __noinline __u32 alloc_foreign(__u32 kind)
 	return 0;
 }
 
-/* A block of a kind, wherever it is. Interrupts are off. */
+/* Allocates a block of a kind from any slab. Interrupts are off. */
 static __always_inline __u32 alloc_anywhere(__u32 cpu, __u32 kind)
 {
 	while (few_steps) {
@@ -277,9 +278,9 @@ static __always_inline __u32 alloc_anywhere(__u32 cpu, __u32 kind)
 	return alloc_foreign(kind);
 }
 
-#define LARGER_CLASSES 8u /* How many larger classes serve a class for which there is no slab. */
+#define LARGER_CLASSES 8u /* Number of larger classes that serve a class for which there is no slab. */
 
-/* The rest of alloc_kind(), behind its first attempt. */
+/* The rest of alloc_kind(), after its first attempt. */
 __noinline __u32 alloc_slow(__u32 kind)
 {
 	__u32 cpu, off = 0, larger;
@@ -305,7 +306,7 @@ __noinline __u32 alloc_slow(__u32 kind)
 	return off;
 }
 
-/* One block, or entry, of a kind; 0 when there is none within the limit. */
+/* Allocates one block, or entry, of a kind; returns 0 when there is none within the limit. */
 static __always_inline __u32 alloc_kind(__u32 kind)
 {
 	__u32 cpu = bpf_get_smp_processor_id(), slab, off = 0;
@@ -323,7 +324,7 @@ static __always_inline __u32 block_alloc(__u32 bytes)
 	return alloc_kind(size_class(bytes));
 }
 
-/* One attempt at giving a block back: 0 = the word has changed. */
+/* One attempt at giving a block back; returns 0 if the word has changed. */
 static __always_inline int slab_free_once(__u32 off, __u32 link)
 {
 	__u32 slab = slab_of(off);
@@ -371,7 +372,7 @@ static __always_inline __u32 head_in_block(__u32 len)
 	return (len & KDB_LEN_HEAD) && (len & KDB_LEN_MASK) <= KDB_HEADED_MAX ? KDB_HEAD_BYTES : 0;
 }
 
-/* Where a value's head is. */
+/* Offset of a value's head. */
 static __always_inline __u32 head_at(__u32 block, __u32 len)
 {
 	if ((len & KDB_LEN_MASK) <= KDB_HEADED_MAX)

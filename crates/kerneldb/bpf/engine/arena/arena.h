@@ -2,9 +2,9 @@
 /*
  * The partition's arena: the map, and typed access by offset.
  *
- * User space maps the arena at an address that is a multiple of 4 GiB, so an arena pointer's low half
- * is the offset. Offsets are data, never trusted by the verifier: an access outside of the committed
- * pages reads zero and writes nothing. Correctness therefore rests on the protocols, safety does not.
+ * User space maps the arena at an address that is a multiple of 4 GiB, so an arena pointer's low half is the
+ * offset. The verifier does not trust offsets: an access outside of the committed pages reads zero and writes
+ * nothing. Correctness therefore depends on the protocols; safety does not.
  */
 #ifndef BEDPLATE_ENGINE_ARENA_H
 #define BEDPLATE_ENGINE_ARENA_H
@@ -20,7 +20,7 @@ struct {
 /* A program is bound to the arena that it mentions; every global function has to mention it. */
 #define USE_ARENA() asm volatile("" ::"r"(&kdb_arena))
 
-/* An arena offset as an address. The model checker, which runs these headers in a process, has its own. */
+/* An arena offset as an address. The model checker, which runs these headers in a process, defines its own. */
 #ifndef AT
 #define AT(type, off) ((type __arena *)(unsigned long)(__u64)(__u32)(off))
 #endif
@@ -45,8 +45,8 @@ static __always_inline struct kdb_entry __arena *entry_at(__u32 off)
 #define CAS(p, old, new) __sync_val_compare_and_swap(p, old, new)
 
 /*
- * A version slot. The first KDB_INLINE_VERSIONS are in the entry. Without an overflow array the others read as
- * zeros, that is as free: they are in page 0 then, which nothing uses.
+ * A version slot. The first KDB_INLINE_VERSIONS slots are in the entry. Without an overflow array the others
+ * read as zeros, that is as free: they are in page 0 then, which nothing uses.
  */
 static __always_inline struct kdb_version __arena *slot_in(__u32 entry, __u32 overflow, __u32 slot)
 {
@@ -57,7 +57,7 @@ static __always_inline struct kdb_version __arena *slot_in(__u32 entry, __u32 ov
 	return AT(struct kdb_version, off);
 }
 
-/* The same under the entry's exclusive lock. */
+/* The same for a caller that holds the entry's exclusive lock. */
 static __always_inline struct kdb_version __arena *slot_at(__u32 entry, __u32 slot)
 {
 	return slot_in(entry, slot < KDB_INLINE_VERSIONS ? 0 : LOAD(&entry_at(entry)->overflow), slot);
@@ -86,7 +86,7 @@ static __always_inline __u32 entry_bytes(__u32 class)
 	return (class + 1) * KDB_GRAIN;
 }
 
-/* The class of an entry with room for values of `vlen` bytes in its cells, if they may be there at all. */
+/* The class of an entry whose cells have room for values of `vlen` bytes, if cells may hold such values. */
 static __always_inline __u32 entry_class(__u32 klen, __u32 vlen)
 {
 	__u32 cell = vlen > KDB_CELL_MAX ? 0 : vlen < KDB_CELL_DEFAULT ? KDB_CELL_DEFAULT : (vlen + 7) & ~7u;
@@ -94,7 +94,7 @@ static __always_inline __u32 entry_class(__u32 klen, __u32 vlen)
 	return (entry_fixed(klen) + KDB_CELLS * cell - 1) / KDB_GRAIN;
 }
 
-/* Bytes of one of the entry's cells: what its class has left, in whole words. */
+/* Bytes of one of the entry's cells: its share of the bytes that the class has left, in whole words. */
 static __always_inline __u32 cell_bytes(__u32 klen, __u32 class)
 {
 	__u32 bytes = ((entry_bytes(class) - entry_fixed(klen)) / KDB_CELLS) & ~7u;

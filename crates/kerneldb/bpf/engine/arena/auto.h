@@ -2,8 +2,8 @@
 /*
  * Auto-commit operators: GET, SET, DELETE and compare-and-set as transactions of their own.
  *
- * GET takes no lock. The writers prepare a large value's block first; then, with interrupts off, they fill the
- * log record, lock, check, install and commit. Nothing of a failed one stays behind.
+ * GET takes no lock. A writer prepares a large value's block first. With interrupts off it then fills the log
+ * record, locks, checks, installs and commits. A failed write leaves nothing behind.
  */
 #ifndef BEDPLATE_ENGINE_AUTO_H
 #define BEDPLATE_ENGINE_AUTO_H
@@ -14,9 +14,9 @@
 #define READ_AGAIN (-1)
 
 /*
- * Whether the clock has reached `ts`. A version is stamped a few instructions before that, and who has
- * seen it must not begin a snapshot later that does not. The clock's cache line belongs to the writers: a
- * value that this CPU has seen before does in most cases.
+ * Whether the clock has reached `ts`. A version is stamped a few instructions before the clock moves. A session
+ * that has seen the version must not later begin a snapshot without it. Writers own the clock's cache line, so the
+ * function first tries a value that this CPU has seen before.
  */
 static __always_inline int clock_reached(struct kdb_state *state, __u64 ts)
 {
@@ -46,8 +46,9 @@ static __always_inline int read_once(struct kdb_state *state, struct kdb_io *io,
 	barrier();
 	if (!version_find(pos.entry, snapshot, &found))
 		return READ_AGAIN;
-	/* Also for a registered snapshot, which does not need tombstones: one may have left meanwhile, and what it
-	 * hid before that. What is found while nothing leaves stays as long as the snapshot needs it. */
+	/* A registered snapshot does not need tombstones: one may have left during the search, after the version
+	 * that it hid. If nothing left during the search, the version that was found stays as long as the snapshot
+	 * needs it. */
 	barrier();
 	if (registered && LOAD(&entry_at(pos.entry)->changes) != changes)
 		return READ_AGAIN;
@@ -63,7 +64,8 @@ static __always_inline int read_once(struct kdb_state *state, struct kdb_io *io,
 	return live ? KDB_OK : KDB_NOT_FOUND;
 }
 
-/* Reads the newest version at or before `snapshot`; `registered` snapshots need no validation. */
+/* Reads the newest version at or before `snapshot`. For a `registered` snapshot it validates the search, but not
+ * the copy. */
 __noinline int read_version(struct kdb_io *io, __u64 snapshot, int registered)
 {
 	struct kdb_state *state = kdb_state();
@@ -188,7 +190,7 @@ static __always_inline int auto_lock_once(struct kdb_io *io, __u32 flags, __u32 
 	struct kdb_entry __arena *e = entry_at(pos.entry);
 	__u64 word = CAS(&e->lock, 0, KDB_LOCK_AUTO);
 	if (word) {
-		/* Another auto-commit writer is about to be done; a transaction is not. */
+		/* Another auto-commit writer will release the lock in a moment; a transaction will not. */
 		if ((word & KDB_LOCK_DEAD) || (word & KDB_LOCK_OWNER_MASK) == KDB_LOCK_AUTO)
 			return LOCK_AGAIN;
 		return KDB_ERR_CONFLICT;
@@ -220,7 +222,7 @@ __noinline int auto_lock(struct kdb_io *io, __u32 flags, __u32 vlen, __u32 *out)
 	return KDB_ERR_BUSY;
 }
 
-/* Locks, checks, installs and commits what was prepared. Interrupts are off. */
+/* Locks, checks, installs and commits a prepared write. Interrupts are off. */
 __noinline int auto_commit(struct kdb_io *io, struct kdb_write *w, __u32 flags)
 {
 	struct kdb_state *state = kdb_state();
@@ -284,7 +286,7 @@ __noinline int auto_commit(struct kdb_io *io, struct kdb_write *w, __u32 flags)
 	io->commit_ts = ts;
 	account(state, io->klen, old_block, old_len, w->block, w->len);
 	if (w->block && !scan.others && !READ_ONCE(state->active_snapshots)) {
-		/* The common case: at most one older version, and nobody needs it. */
+		/* The common case: at most one older version, which no snapshot needs. */
 		if (scan.newest < NO_SLOT) {
 			entry_at(entry)->changes++;
 			barrier();
@@ -303,7 +305,7 @@ unlock:
 	return status;
 }
 
-/* Reserves and fills the log record. Interrupts are off, and stay off for little time: large values are not
+/* Reserves and fills the log record. Interrupts are off, for a short time only, because large values are not
  * copied. */
 static __always_inline int auto_log(struct kdb_ctx *ctx, struct kdb_io *io, struct kdb_write *w, __u32 flags)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
- * What the operators share: the check of the key, expiry, the collector's queue, accounts.
+ * Functions that the operators share: the check of the key, expiry, the collector's queue, accounts.
  *
  * Order of locks: entry lock (trylock, no-wait), then commit latch. The latch is held for a handful of
  * instructions with interrupts off, so that neither an interrupt nor preemption can meet it held by
@@ -39,13 +39,13 @@ static __always_inline int is_live(struct kdb_state *state, __u32 block, __u32 l
 	return now_ms(state) < block_expiry(block, len);
 }
 
-/* Says what an outcome reveals that depends on the newest committed version of io's key. */
+/* Sets io->observed_ts for an outcome that depends on the newest committed version of io's key. */
 static __always_inline void observe(struct kdb_state *state, struct kdb_io *io, const struct kdb_scan *scan)
 {
 	io->observed_ts = scan->newest == NO_SLOT ? removal_seen(state, io->hash) : scan->newest_ts;
 }
 
-/* Queues an entry for the background collector; under its exclusive lock or before it is linked. */
+/* Queues an entry for the background collector. The caller holds its exclusive lock, or has not linked it yet. */
 static __always_inline void gc_queue(__u32 entry)
 {
 	struct kdb_entry __arena *e = entry_at(entry);
@@ -63,7 +63,8 @@ static __always_inline void gc_queue(__u32 entry)
 	}
 }
 
-/* After a commit or roll-back on an entry, before its exclusive lock is released. `scan` is room for its state. */
+/* Prunes an entry after a commit or roll-back, before its exclusive lock is released. `scan` is memory for its
+ * state. */
 __noinline int entry_prune(__u32 entry, struct kdb_scan *scan)
 {
 	USE_ARENA();
@@ -101,7 +102,7 @@ __noinline int account_expiry(__u32 old_block, __u32 old_len, __u32 new_block, _
 	return 0;
 }
 
-/* Accounts a committed change: what the newest version was, what it is now. Interrupts are off. */
+/* Accounts a committed change from the old newest version to the new one. Interrupts are off. */
 static __always_inline void account(struct kdb_state *state, __u32 klen, __u32 old_block, __u32 old_len,
 				    __u32 new_block, __u32 new_len)
 {
@@ -119,7 +120,7 @@ static __always_inline void account(struct kdb_state *state, __u32 klen, __u32 o
 		account_expiry(old_block, old_len, new_block, new_len);
 }
 
-/* Copies a version's value out and says what it was. */
+/* Copies a version's value out, with its length, expiry and commit timestamp. */
 static __always_inline void io_result(struct kdb_io *io, __u64 ts, __u32 block, __u32 len)
 {
 	io->commit_ts = ts;

@@ -4,8 +4,8 @@
  * Lengths are rounded up to whole words: values in I/O buffers have 64 bytes of slack, blocks are
  * multiples of 16 and cells multiples of 8.
  *
- * The steps are large and without calls, so that the processor has the cache misses of many lines under
- * way at once.
+ * The steps are large and contain no calls, so that the processor handles the cache misses of many
+ * lines at once.
  */
 #ifndef BEDPLATE_ENGINE_COPY_H
 #define BEDPLATE_ENGINE_COPY_H
@@ -16,21 +16,21 @@
 #define COPY_STEP 256u
 
 /*
- * For i = from .. to - 1, at most a few thousand steps. The count is in memory: the verifier takes what
- * it reads from there for unknown, so that one round stands for all.
+ * Loops over i = from .. to - 1, at most a few thousand steps. The count is in memory. The verifier
+ * treats a value that it reads from there as unknown, so that one round stands for all.
  */
 #define EACH_STEP(io, i, from, to)                                                             \
 	for ((io)->step = (from); ((i) = READ_ONCE((io)->step)) < (to) && few_steps;           \
 	     WRITE_ONCE((io)->step, (i) + 1))
 
-/* `n` words, a constant. */
+/* Copies `n` words; `n` is a constant. */
 #define COPY_WORDS(d, s, n)                                                                    \
 	({                                                                                     \
 		_Pragma("unroll") for (int copied = 0; copied < (n); copied++)                 \
 			(d)[copied] = (s)[copied];                                             \
 	})
 
-/* `n` words, a power of two, if they are part of `words`; moves d and s behind them. */
+/* Copies `n` words, a power of two, if they are part of `words`; moves d and s behind them. */
 #define COPY_PART(d, s, words, n)                                                              \
 	({                                                                                     \
 		if ((words) & (n)) {                                                           \
@@ -40,7 +40,7 @@
 		}                                                                              \
 	})
 
-/* What is left after the large steps: fewer than 32 words. */
+/* Copies the rest after the large steps: fewer than 32 words. */
 #define COPY_REST(d, s, words)                                                                 \
 	({                                                                                     \
 		COPY_PART(d, s, words, 16);                                                    \
@@ -111,7 +111,7 @@ static __always_inline void copy_small_in(struct kdb_io *io, __u32 dst, __u32 le
 	}
 }
 
-/* The words of a key behind its first two: rare, so out of line. */
+/* Copies the words of a key behind its first two: rare, so out of line. */
 __noinline int copy_key_rest(struct kdb_io *io, __u32 dst, __u32 words)
 {
 	__u32 i;

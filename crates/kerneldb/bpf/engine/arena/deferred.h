@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
- * Blocks that no version has any more, but that the log's reader may still need: the records of large
- * auto-commit writes refer to their block instead of having a copy of the value (a copy would cost more
- * than the rest of the write).
+ * Blocks that no version has any more, but that the log's reader may still need. The records of large
+ * auto-commit writes refer to their block instead of having a copy of the value, because a copy would cost
+ * more than the rest of the write.
  *
  * A block of a commit after `drained_ts` waits in a list, which is linked through the values' heads (with a
- * log, every block has one). The collector takes the whole list, notes the clock, which no commit in the list
- * is after, and frees the blocks when the reader has reached that.
+ * log, every block has one). The collector takes the whole list and notes the clock, which is not before any
+ * commit in the list. It frees the blocks when the reader has reached that timestamp.
  */
 #ifndef BEDPLATE_ENGINE_DEFERRED_H
 #define BEDPLATE_ENGINE_DEFERRED_H
 
 #include "alloc.h"
 
-/* Whether the log's reader is done with a commit; by a value that this CPU has seen, if that will do. */
+/* Whether the log's reader is done with a commit. The function first tries a value that this CPU has seen. */
 static __always_inline int log_drained(struct kdb_state *state, __u64 ts)
 {
 	struct kdb_cpu_stats *stats = kdb_stats(state);
@@ -51,7 +51,7 @@ static __always_inline void block_retire(struct kdb_state *state, __u32 block, _
 	}
 }
 
-/* Frees up to `budget` blocks that the reader is done with, counted in the statistics. Under the collector's
+/* Frees up to `budget` blocks that the reader is done with, and counts them. The caller holds the collector's
  * latch. */
 __noinline int deferred_collect(__u32 budget)
 {

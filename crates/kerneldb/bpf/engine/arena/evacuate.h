@@ -3,9 +3,9 @@
  * Moving values, and arrays of versions, out of slabs that user space is emptying (state EVACUATING).
  *
  * A block is copied without a lock. Then the entry is locked, and the version gets the copy if it is still the
- * same: a commit timestamp never comes back. The old block is only counted as free, not linked, and user space
+ * same: a commit timestamp is never used again. The old block is only counted as free, not linked. User space
  * gives its slab to the pool after every program and every scan that may read it has ended, so readers need not
- * notice.
+ * notice the move.
  */
 #ifndef BEDPLATE_ENGINE_EVACUATE_H
 #define BEDPLATE_ENGINE_EVACUATE_H
@@ -52,7 +52,7 @@ __noinline int evacuate_value(__u32 entry, __u32 overflow, __u32 slot)
 	head = head_in_block(len);
 	if (!is_evacuating(block - head))
 		return 0;
-	/* A record of the log may refer to it. */
+	/* A record of the log may refer to the block. */
 	if (kdb_config.wal && !log_drained(state, ts))
 		return 0;
 	bytes = (len & KDB_LEN_MASK) + head ?: 1;
@@ -94,7 +94,7 @@ __noinline int evacuate_overflow(__u32 entry)
 	to = block_alloc(bytes);
 	if (!to)
 		return 0;
-	/* Unlike a value it changes: it is copied under the lock. */
+	/* Unlike a value, the array changes, so it is copied under the lock. */
 	bpf_local_irq_save(&irq);
 	overflow = 0;
 	if (lock_for_moving(entry)) {
@@ -114,7 +114,8 @@ __noinline int evacuate_overflow(__u32 entry)
 	return moved;
 }
 
-/* Moves what the entries of one slab have in slabs that are being emptied; returns KiB moved, rounded up. */
+/* Moves the values and arrays of a slab's entries out of slabs that are being emptied; returns KiB moved,
+ * rounded up. */
 __noinline int kdb_evacuate(__u32 slab)
 {
 	struct kdb_slab __arena *d = slab_at(slab);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
  * The background collector: prunes entries that kept old versions for a snapshot, and removes entries
- * without any version. It visits only what the operators queued, and skips what is locked.
+ * without any version. It visits only entries that the operators queued, and skips locked ones.
  */
 #ifndef BEDPLATE_ENGINE_GC_H
 #define BEDPLATE_ENGINE_GC_H
@@ -18,7 +18,7 @@ __noinline int collect_one(__u32 entry)
 	USE_ARENA();
 	bpf_local_irq_save(&irq);
 	if (CAS(&e->lock, 0, KDB_LOCK_AUTO) != 0) {
-		/* Locked: whoever holds it cannot clear gc_queued; look again next time. */
+		/* The entry is locked. Its holder cannot clear gc_queued, so it is queued again. */
 		struct kdb_arena __arena *s = super();
 		__u32 i;
 		bpf_for(i, 0, 1 << 20) {
@@ -40,7 +40,7 @@ __noinline int collect_one(__u32 entry)
 			if (state)
 				kdb_stats(state)->gc_entries++;
 		} else {
-			/* The chain is damaged. The entry stays where it is, and usable. */
+			/* The chain is damaged. The entry stays where it is, and remains usable. */
 			unlock_exclusive(entry);
 		}
 		goto out;
@@ -54,7 +54,7 @@ out:
 }
 
 /* Visits up to `budget` queued entries of this partition, and frees up to `budget` deferred blocks; returns
- * how many entries were visited. */
+ * the number of visited entries. */
 __noinline int kdb_collect(__u32 budget)
 {
 	struct kdb_arena __arena *s = super();
@@ -63,7 +63,7 @@ __noinline int kdb_collect(__u32 budget)
 	USE_ARENA();
 	if (CAS(&s->gc_latch, 0, 1) != 0)
 		return 0;
-	/* gc_rest: what an earlier call took off the queue and did not get to. */
+	/* gc_rest: the entries that an earlier call took off the queue and did not visit. */
 	entry = s->gc_rest ? (__u32)s->gc_rest : (__u32)__sync_lock_test_and_set(&s->gc_head, 0);
 	s->gc_visited = 0;
 	bpf_for(i, 0, budget) {

@@ -2,11 +2,11 @@
 /*
  * The hash index: bucket words with chains of entries.
  *
- * Readers and inserters take no lock. A bucket word is {tag, first entry}; an insert swaps in a new
- * first entry by compare-and-swap of the whole word, so two inserts of one key cannot both succeed. Only
- * the collector removes entries, one at a time: it locks the entry for good (dead), unlinks it, bumps
- * the tag, and only then frees the memory. Whoever found an entry without locking it must see the tag
- * unchanged after its last look at the entry; whoever locked one must see its key unchanged.
+ * Readers and inserters take no lock. A bucket word is {tag, first entry}; an insert swaps in a new first
+ * entry by compare-and-swap of the whole word, so two inserts of one key cannot both succeed. Only the
+ * collector removes entries, one at a time: it locks the entry for good (dead), unlinks it, bumps the tag, and
+ * only then frees the memory. A reader that found an entry without locking it must see the tag unchanged after
+ * its last look at the entry. An operator that locked an entry must see its key unchanged.
  */
 #ifndef BEDPLATE_ENGINE_INDEX_H
 #define BEDPLATE_ENGINE_INDEX_H
@@ -23,11 +23,11 @@ struct kdb_pos {
 	__u32 chain;  /* enum kdb_chain; only when the key was not found */
 };
 
-/* What a walk to the end of a chain met. */
+/* Result of a walk to the end of a chain. */
 enum kdb_chain {
 	CHAIN_HAS_ROOM,
 	CHAIN_FULL,     /* KDB_CHAIN_MAX entries: the key is absent, and cannot be added */
-	CHAIN_TOO_LONG, /* more: whether the key is there is not known */
+	CHAIN_TOO_LONG, /* more entries: the key may be among them or not */
 };
 
 static __always_inline __u32 tag_of(__u64 hash)
@@ -61,7 +61,7 @@ static __always_inline void index_find(struct kdb_io *io, struct kdb_pos *pos)
 	pos->entry = 0;
 	pos->chain = CHAIN_HAS_ROOM;
 	off = (__u32)pos->word;
-	/* Most chains are this short; the loop below costs a kernel function call per step. */
+	/* Most chains are this short. The loop below costs a kernel function call per step. */
 	for (int j = 0; j < 2; j++) {
 		if (!off)
 			return;
@@ -87,7 +87,8 @@ static __always_inline void index_find(struct kdb_io *io, struct kdb_pos *pos)
 		pos->chain = CHAIN_TOO_LONG;
 }
 
-/* A new entry with `lock` as its lock word, not linked yet; 0 when out of memory. `vlen`: expected values. */
+/* Creates an entry with the lock word `lock`, not linked yet; returns 0 when out of memory. `vlen`: bytes of
+ * the values to expect. */
 static __always_inline __u32 entry_create(struct kdb_io *io, __u64 hash, __u64 lock, __u32 vlen)
 {
 	__u32 class = entry_class(io->klen, vlen);
@@ -106,7 +107,7 @@ static __always_inline __u32 entry_create(struct kdb_io *io, __u64 hash, __u64 l
 	STORE(&e->v[1].ts, 0);
 	copy_key_in(io, entry_key_off(off));
 	barrier();
-	/* Stale pointers to this memory may exist: the lock word comes last, it was `dead` until now. */
+	/* Stale pointers to this memory may exist, so the lock word is written last. It was `dead` until now. */
 	STORE(&e->lock, lock);
 	return off;
 }
@@ -152,7 +153,7 @@ __noinline int entry_unlink(__u32 entry)
 		}
 		if (!found)
 			return 0;
-		/* Entries in the middle change only here. */
+		/* Only this function changes the links of entries in the middle of a chain. */
 		STORE(&entry_at(prev)->next, next);
 		bpf_for(j, 0, 1 << 16) {
 			word = ALOAD64(bucket);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
  * The locks of read-write transactions: inline in the entries (paper 4.2), strict two-phase, no-wait. The
- * session's context lists those it holds; the lock word has the owner's session and index in that list.
+ * session's context lists the locks that it holds. The lock word has the owner's session and the index in
+ * that list.
  */
 #ifndef BEDPLATE_ENGINE_LOCK_H
 #define BEDPLATE_ENGINE_LOCK_H
@@ -25,8 +26,8 @@ __noinline __u32 held_index(struct kdb_ctx *ctx, __u32 entry)
 	return n;
 }
 
-/* Releases a shared lock. A key that was only looked for leaves an empty entry: the last reader queues it.
- * Interrupts are off while it has the entry for itself: auto-commit writers count on that. */
+/* Releases a shared lock. A read of an absent key leaves an empty entry, which the last reader queues.
+ * Interrupts are off while that reader holds the entry exclusively: auto-commit writers depend on that. */
 __noinline int release_shared(__u32 entry)
 {
 	struct kdb_entry __arena *e = entry_at(entry);
@@ -52,7 +53,7 @@ __noinline int release_shared(__u32 entry)
 	return 0;
 }
 
-/* Adds a lock that was just had to the transaction's list. */
+/* Adds a lock that was just acquired to the transaction's list. */
 static __always_inline int lock_taken(struct kdb_ctx *ctx, __u32 entry, __u32 mode, __u32 *out)
 {
 	__u32 n = ctx->nlocks;
@@ -68,11 +69,12 @@ static __always_inline int lock_taken(struct kdb_ctx *ctx, __u32 entry, __u32 mo
 	return KDB_OK;
 }
 
-/* Creates the entry of an absent key, locked, so that absence is locked as well. */
+/* Creates the entry of an absent key, locked, so that its absence is locked as well. */
 static __always_inline int lock_absent(struct kdb_ctx *ctx, struct kdb_io *io, struct kdb_pos *pos, __u32 mode,
 				       __u32 vlen, __u32 *out)
 {
-	/* Exclusive until it is linked: a stale pointer to this memory could share it. */
+	/* The lock is exclusive until the entry is linked, because a stale pointer to this memory could
+	 * share it. */
 	__u64 initial = mode == MODE_EXCLUSIVE ? owner_word(ctx, ctx->nlocks) : KDB_LOCK_AUTO;
 	unsigned long irq;
 	__u32 entry;
@@ -101,10 +103,10 @@ static __always_inline int lock_absent(struct kdb_ctx *ctx, struct kdb_io *io, s
 	return lock_taken(ctx, entry, mode, out);
 }
 
-#define LOCK_WRONG (-2) /* *out is an entry that was locked and is not the key's */
-#define LOCK_OWNED (-3) /* a transaction has it, for which a reader of the only version waits a little */
+#define LOCK_WRONG (-2) /* the entry *out is locked, but it is not the key's */
+#define LOCK_OWNED (-3) /* a transaction has the lock; a reader of the only version waits a little for it */
 
-/* One attempt at locking the key's entry. A function of its own: the loop around it is simple then. */
+/* One attempt at locking the key's entry. It is a separate function so that the loop around it is simple. */
 __noinline int tx_lock_once(struct kdb_ctx *ctx, struct kdb_io *io, __u32 mode, __u32 vlen, __u32 *out)
 {
 	struct kdb_pos pos;
@@ -135,7 +137,7 @@ __noinline int tx_lock_once(struct kdb_ctx *ctx, struct kdb_io *io, __u32 mode, 
 			*out = held;
 			if (mode == MODE_SHARED)
 				return KDB_OK;
-			/* Upgrade, if this is the only reader. */
+			/* Upgrades the lock if this is the only reader. */
 			if (readers != KDB_LOCK_READER)
 				return KDB_ERR_CONFLICT;
 			if (CAS(&e->lock, word, owner_word(ctx, held)) != word)

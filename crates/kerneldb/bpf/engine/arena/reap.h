@@ -3,20 +3,20 @@
  * Rolling back transactions that have exceeded their age or idle limit. User space decides which ones, by their
  * contexts, and runs kdb_reap() in every partition in which such a transaction holds locks.
  *
- * kdb_reap() holds the context's `in_use` with interrupts off, and releases a few locks only, so that an operator
- * of the session waits for it for microseconds. The transaction is KDB_TX_FAILED from the first call on. Its owner
- * may roll it back between two calls: locks that were released are no longer in the list.
+ * kdb_reap() holds the context's `in_use` with interrupts off, and releases a few locks only, so that an operator of
+ * the session waits only microseconds for it. The transaction is KDB_TX_FAILED from the first call on. Its owner may
+ * roll it back between two calls: locks that were released are no longer in the list.
  */
 #ifndef BEDPLATE_ENGINE_REAP_H
 #define BEDPLATE_ENGINE_REAP_H
 
 #include "tx.h"
 
-#define REAP_LOCKS 8u /* released by one call, with interrupts off */
+#define REAP_LOCKS 8u /* locks that one call releases, with interrupts off */
 
 /*
- * Releases up to REAP_LOCKS locks of this partition and takes them off the list, from its end. `in_use` is the reaper's.
- * The loop has no counter besides its index, because the verifier would follow every value of it.
+ * Releases up to REAP_LOCKS locks of this partition and takes them off the list, from its end. The reaper holds
+ * `in_use`. The loop has no counter besides its index, because the verifier would follow every value of a counter.
  */
 __noinline int reap_locks(struct kdb_ctx *ctx)
 {
@@ -33,7 +33,8 @@ __noinline int reap_locks(struct kdb_ctx *ctx)
 		if (n - READ_ONCE(ctx->nlocks) >= REAP_LOCKS)
 			return 0;
 		release_lock(ctx, index);
-		/* Nobody looks for a lock by its index any more. The last one, which takes its place, stays or is this. */
+		/* No operator looks for a lock by its index any more. The last lock takes this place: it is this one,
+		 * or one that stays. */
 		*lock_at(ctx, index) = *lock_at(ctx, READ_ONCE(ctx->nlocks) - 1);
 		WRITE_ONCE(ctx->nlocks, READ_ONCE(ctx->nlocks) - 1);
 	}
@@ -42,9 +43,9 @@ __noinline int reap_locks(struct kdb_ctx *ctx)
 }
 
 /*
- * Rolls back the transaction `tx_seq` of a session, whose last operator began at `last_ns`, or a part of it: as long
- * as ctx->partitions is not 0, this is to be called again. KDB_OK; KDB_MISMATCH: the transaction went on or ended;
- * KDB_ERR_BUSY: an operator of the session runs.
+ * Rolls back the transaction `tx_seq` of a session, whose last operator began at `last_ns`, or a part of it. The caller
+ * must repeat the call until ctx->partitions is 0. Returns KDB_OK; KDB_MISMATCH if the transaction went on or ended;
+ * KDB_ERR_BUSY if an operator of the session runs.
  */
 __noinline int kdb_reap(struct kdb_ctx *ctx, __u64 tx_seq, __u64 last_ns)
 {

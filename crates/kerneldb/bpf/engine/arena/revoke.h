@@ -9,10 +9,10 @@
 
 #include "version.h"
 
-/* The version, as a bit of its slot, that is free once all snapshots that give way are revoked; 0 = none. If there
- * are several, the oldest snapshot decides. `kept` versions are not considered; they are those of the snapshots that do
- * not give way. The time is read for each snapshot instead of being passed, because that takes less of the stack: a
- * snapshot that has come to give way since `kept` was found has its version in `kept`. */
+/* Returns the version, as a bit of its slot, that is free once all snapshots that give way are revoked; 0 = none. If
+ * there are several, the oldest snapshot decides. `kept` versions are not considered: snapshots that do not give way
+ * need them. The function reads the time for each snapshot instead of having it passed, because that takes less of the
+ * stack. A snapshot that has begun to give way since `kept` was found has its version in `kept`. */
 __noinline __u64 revocable_version(__u32 entry, __u64 kept)
 {
 	struct kdb_state *state = kdb_state();
@@ -41,8 +41,8 @@ __noinline __u64 revocable_version(__u32 entry, __u64 kept)
 	return version;
 }
 
-/* Revokes the snapshots that are in the way of a new version, under the entry's exclusive lock; returns whether the entry
- * is worth being pruned again. `scan` is the entry's state after it was pruned. */
+/* Revokes the snapshots that are in the way of a new version. The caller holds the entry's exclusive lock. Returns
+ * whether pruning the entry again is worthwhile. `scan` is the entry's state after it was pruned. */
 __noinline int version_reclaim(__u32 entry, struct kdb_scan *scan)
 {
 	struct kdb_state *state = kdb_state();

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
- * Slabs: their descriptors, the bitmaps that find them, and the size classes of what is in them.
+ * Slabs: their descriptors, the bitmaps that find them, and the size classes of their blocks.
  *
  * The descriptor's word is the only authority on a slab. A bit in a bitmap is a hint that a slab is in a
- * state: the bit is set after the slab enters the state, and whoever clears a bit must look at the slab
- * afterwards. So a slab in a state always has its bit set, or somebody who is about to set it or to look.
+ * state. The bit is set after the slab has entered the state. A CPU that clears it must look at the slab
+ * afterwards. So for every slab in a state the bit is set, or a CPU is about to set it or to look at the slab.
  *
- * src/arena/format.rs mirrors the functions of sizes.
+ * src/engine/arena/size.rs mirrors the functions of sizes.
  */
 #ifndef BEDPLATE_ENGINE_SLAB_H
 #define BEDPLATE_ENGINE_SLAB_H
 
 #include "arena.h"
 
-/* Blocks of up to 1 KiB have sizes in steps of 16 bytes, up to 4 KiB eight sizes a doubling; larger ones are
- * a fifteenth to a whole of a slab. */
+/* Blocks of up to 1 KiB have sizes in steps of 16 bytes. Up to 4 KiB there are eight sizes a doubling.
+ * Larger blocks are a fifteenth to a whole of a slab. */
 #define FINE_MAX 1024u
 #define STEPPED_MAX 4096u
 #define FINE_CLASSES (FINE_MAX / KDB_GRAIN)
@@ -58,7 +58,7 @@ static __always_inline struct kdb_slab __arena *slab_at(__u32 slab)
 	return AT(struct kdb_slab, kdb_config.slabs + slab * sizeof(struct kdb_slab));
 }
 
-/* The number of the slab that an offset is in. */
+/* The number of the slab that contains an offset. */
 static __always_inline __u32 slab_of(__u32 off)
 {
 	return (off - kdb_config.heap) / KDB_SLAB_BYTES;
@@ -116,7 +116,7 @@ static __always_inline void bitmap_set(__u32 kind, __u32 slab)
 		STORE(&s->hints[kind], word);
 }
 
-/* Clears the bit of a slab at a low address; returns its number + 1, 0 if there is no bit. */
+/* Clears the bit of a slab at a low address; returns its number + 1, or 0 if no bit is set. */
 static __always_inline __u32 bitmap_take(__u32 kind)
 {
 	struct kdb_arena __arena *s = super();

@@ -3,8 +3,8 @@
  * Transactions: strict two-phase locking with no-wait for read-write ones, snapshots for read-only ones
  * (ROMV), paper 4.2.
  *
- * A write is installed at SET time under a marker, so COMMIT has one commit point whatever it wrote: the
- * store of the timestamp into the context, under the latch. Stamping the versions and releasing the locks
+ * A write is installed at SET time under a marker. COMMIT therefore has one commit point, however many keys were
+ * written: the store of the timestamp into the context, under the latch. Stamping the versions and releasing the locks
  * comes after it, per partition (kdb_release() in the programs of every partition in ctx->partitions).
  */
 #ifndef BEDPLATE_ENGINE_TX_H
@@ -12,7 +12,7 @@
 
 #include "lock.h"
 
-/* The value a transaction sees under its lock: its own write, else the newest committed one. */
+/* Reads the value that a transaction sees under its lock: its own write, else the newest committed one. */
 __noinline int locked_read(struct kdb_ctx *ctx, struct kdb_io *io, __u32 index)
 {
 	struct kdb_state *state = kdb_state();
@@ -123,7 +123,7 @@ __noinline int tx_install(struct kdb_ctx *ctx, struct kdb_io *io, __u32 index, s
 		block = v->block;
 		len = v->len;
 	}
-	/* Also if the condition holds: the reply says so before this transaction commits. */
+	/* Also if the condition holds, because the reply reveals that before this transaction commits. */
 	if (!l->slot && (flags & (KDB_IO_IF_ABSENT | KDB_IO_IF_PRESENT | KDB_IO_IF_EQUAL)))
 		observe(state, io, &scan);
 	status = check_condition(state, io, flags, block, len);
@@ -131,7 +131,7 @@ __noinline int tx_install(struct kdb_ctx *ctx, struct kdb_io *io, __u32 index, s
 		return status;
 	__u64 expiry = kept_expiry(state, io, flags, block, len);
 	if (l->slot) {
-		/* Nobody else looks at an uncommitted version's value: its cell may be written again. */
+		/* No other session reads an uncommitted version's value, so its cell may be written again. */
 		status = write_place(io, w, l->entry, scan.cells & ~cell_bit(len), expiry);
 		if (status)
 			return status;
@@ -158,8 +158,8 @@ __noinline int tx_install(struct kdb_ctx *ctx, struct kdb_io *io, __u32 index, s
 	return KDB_OK;
 }
 
-/* The change itself, of an entry that is locked, with its log record. Interrupts are off: a record that was
- * begun holds back all later ones, so nothing may come in between. */
+/* The change of a locked entry, with its log record. Interrupts are off and nothing may come in between, because a
+ * record that was begun holds back all later ones. */
 __noinline int tx_change(struct kdb_ctx *ctx, struct kdb_io *io, struct kdb_write *w, __u32 index, __u32 flags)
 {
 	unsigned long irq;
@@ -190,9 +190,8 @@ __noinline int tx_change(struct kdb_ctx *ctx, struct kdb_io *io, struct kdb_writ
 	return status;
 }
 
-/* A write of an active transaction. */
-/* Lets old snapshots give way to a write of an entry that the transaction has locked and that has no room for another
- * version; returns whether that is worth another attempt. */
+/* Revokes old snapshots for a write of an entry that the transaction has locked and that has no room for another
+ * version; returns whether another attempt is worthwhile. */
 __noinline int tx_reclaim(struct kdb_ctx *ctx, __u32 index)
 {
 	struct kdb_scan scan = {};
@@ -204,6 +203,7 @@ __noinline int tx_reclaim(struct kdb_ctx *ctx, __u32 index)
 	return version_reclaim(lock_at(ctx, index)->entry, &scan);
 }
 
+/* A write of an active transaction. */
 static __always_inline int tx_write_entered(struct kdb_state *state, struct kdb_ctx *ctx, struct kdb_io *io,
 					    int delete, __u32 extra)
 {
@@ -343,7 +343,7 @@ __noinline int release(struct kdb_ctx *ctx)
 	return 0;
 }
 
-/* After COMMIT or ROLL BACK of a transaction in several partitions: the others' share of the work. */
+/* After COMMIT or ROLL BACK of a transaction in several partitions: finishes it in this program's partition. */
 __noinline int kdb_release(struct kdb_ctx *ctx)
 {
 	USE_ARENA();
@@ -385,8 +385,8 @@ __noinline int tx_commit_point(struct kdb_ctx *ctx)
 	return status;
 }
 
-/* COMMIT: OK, Error. After KDB_ERR_WAL_FULL and KDB_ERR_BUSY the transaction is active and COMMIT may be repeated; after
- * any other Error state it is failed and has to be rolled back. */
+/* COMMIT: OK, Error. After KDB_ERR_WAL_FULL and KDB_ERR_BUSY the transaction is active and COMMIT may be repeated.
+ * After any other Error state the transaction is failed and must be rolled back. */
 __noinline int kdb_commit(struct kdb_ctx *ctx)
 {
 	struct kdb_state *state = kdb_state();
@@ -434,7 +434,7 @@ __noinline int kdb_commit_ro(struct kdb_ctx *ctx)
 	return tx_leave(ctx, KDB_OK);
 }
 
-/* ROLL BACK: OK, also without a transaction; KDB_ERR_BUSY if the reaper could not be waited for. */
+/* ROLL BACK: OK, also without a transaction; KDB_ERR_BUSY if the reaper does not leave the context in time. */
 __noinline int kdb_rollback(struct kdb_ctx *ctx)
 {
 	struct kdb_state *state = kdb_state();
@@ -452,11 +452,11 @@ __noinline int kdb_rollback(struct kdb_ctx *ctx)
 		return tx_leave(ctx, KDB_OK);
 	}
 	if (ctx->state == KDB_TX_COMMITTED || ctx->state == KDB_TX_ROLLING_BACK) {
-		/* Its owner died half way through: finish what was decided. */
+		/* The session's owner died half way through: finish the commit or roll-back. */
 		release(ctx);
 		return tx_leave(ctx, KDB_OK);
 	}
-	/* The log's reader forgets the writes without this record, too, but later. */
+	/* The log's reader also forgets the writes without this record, but later. */
 	if (kdb_config.wal && ctx->nwrites && ctx->error != KDB_ERR_TX_TIMED_OUT)
 		wal_abort(marker_of(ctx) & ~KDB_MARKER, ctx->nwrites);
 	ctx->state = KDB_TX_ROLLING_BACK;

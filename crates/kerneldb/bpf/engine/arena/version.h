@@ -2,20 +2,20 @@
 /*
  * The unordered version array of an entry (paper 4.1): finding, installing, pruning.
  *
- * Only the holder of the entry's exclusive lock changes it. An uncommitted version carries a marker
- * {session, transaction number} instead of a timestamp; the session's context says whether, and when,
- * that transaction committed, so a commit of many keys is one store. Readers take no lock:
- *  - what was found, or that nothing was, is valid if `changes` did not move until the value was copied:
- *    it is bumped before a committed version leaves and its block is freed, and nothing else takes a
- *    committed version away. It is bumped once more after a newest version has left. For an older version
- *    one bump is enough: a reader that sees it finds the newer one as well, and takes that;
- *  - for a registered snapshot it is enough that `changes` did not move until it was found: the newest version
- *    that the snapshot needs is never pruned, but a tombstone, which it does not need, is.
+ * Only the holder of the entry's exclusive lock changes it. An uncommitted version carries a marker {session,
+ * transaction number} instead of a timestamp. The session's context says whether, and when, that transaction committed,
+ * so a commit of many keys is one store. Readers take no lock:
+ *  - The result of a search, even an empty one, is valid if `changes` did not move until the value was copied. It is
+ *    bumped before a committed version leaves and its block is freed, and nothing else takes a committed version away.
+ *    It is bumped once more after a newest version has left. For an older version one bump is enough: a reader that
+ *    sees it finds the newer one as well, and takes that.
+ *  - For a registered snapshot it is enough that `changes` did not move during the search. The newest version that the
+ *    snapshot needs is never pruned; a tombstone, which it does not need, may be.
  *
- * What a reader learns comes from a commit that a crash can take back until the log has it on disk. A reader
- * therefore reports the newest commit that its outcome reveals (kdb_io.observed_ts): that of the version or
- * tombstone which it found, or, if it found none, removed_ts of the key's hash. Before the newest committed
- * version of an entry leaves, removal_note() must be called.
+ * A crash can take back a commit that a reader has seen, until the log has the commit on disk. A reader therefore
+ * reports the newest commit that its outcome reveals (kdb_io.observed_ts): that of the version or tombstone which it
+ * found, or, if it found none, removed_ts of the key's hash. removal_note() must be called before the newest committed
+ * version of an entry leaves.
  */
 #ifndef BEDPLATE_ENGINE_VERSION_H
 #define BEDPLATE_ENGINE_VERSION_H
@@ -31,12 +31,12 @@ struct kdb_found {
 	__u64 ts;    /* commit timestamp; 0 = none */
 	__u32 block;
 	__u32 len;   /* with KDB_LEN_* */
-	int changed; /* a slot changed while it was looked at */
+	int changed; /* a slot changed during the search */
 };
 
 /*
- * Which slot is the newest is as good as random to the branch predictor, and a wrong guess is found out
- * only when a cache miss is over. Hence arithmetic with masks: all ones for "yes".
+ * The branch predictor cannot guess which slot is the newest, and a wrong guess is noticed only after a cache miss. The
+ * functions therefore compute with masks: all ones for "yes".
  */
 static __always_inline __u64 mask_negative(__u64 x)
 {
@@ -54,7 +54,7 @@ static __always_inline void find_in_slot(struct kdb_version __arena *v, __u64 sn
 	__u64 marker = LOAD(&v->ts), ts = marker;
 
 	barrier();
-	/* Before the value: a transaction may replace the value of its version until it commits. */
+	/* The timestamp is read before the value: a transaction may replace the value of its version until it commits. */
 	if (marker & KDB_MARKER)
 		ts = marker_commit_ts(marker);
 	barrier();
@@ -70,10 +70,10 @@ static __always_inline void find_in_slot(struct kdb_version __arena *v, __u64 sn
 }
 
 /*
- * The newest version committed at or before `snapshot`. Returns 0 when it must be looked for again.
+ * Finds the newest version committed at or before `snapshot`. Returns 0 when the caller must search again.
  *
- * The overflow array is looked up before the inline slots: a version moves from there to an inline slot, so it
- * is found in at least one of them, and the array is freed only after `changes` was bumped.
+ * The overflow array is looked up before the inline slots. A version moves from there to an inline slot, so it is found
+ * in at least one of them. The array is freed only after `changes` was bumped.
  */
 __noinline int version_find(__u32 entry, __u64 snapshot, struct kdb_found *found)
 {
@@ -98,7 +98,7 @@ __noinline int version_find(__u32 entry, __u64 snapshot, struct kdb_found *found
 	return !found->changed;
 }
 
-/* Under the exclusive lock: newest committed version, a free slot. */
+/* State of an entry, scanned under its exclusive lock: newest committed version, a free slot. */
 struct kdb_scan {
 	__u64 newest_ts;
 	__u32 newest;
@@ -128,7 +128,7 @@ static __always_inline void scan_slot(struct kdb_version __arena *v, __u32 i, st
 	scan->newest = PICK(newer, i, scan->newest);
 }
 
-/* A global function: verified once, and its results are unknown numbers to its callers' verification. */
+/* A global function is verified once, and its callers are verified with unknown numbers as its results. */
 __noinline int version_scan(__u32 entry, struct kdb_scan *scan)
 {
 	__u32 overflow, i;
@@ -161,7 +161,7 @@ static __always_inline void value_free(__u32 block, __u32 len)
 		block_free(block, len);
 }
 
-/* Empties a slot. A value that was not committed is in no record that the log's reader will use. */
+/* Empties a slot. No record that the log's reader will use refers to a value that was not committed. */
 static __always_inline void version_drop(struct kdb_state *state, __u32 entry, __u32 slot)
 {
 	struct kdb_version __arena *v = slot_at(entry, slot);
@@ -183,14 +183,14 @@ static __always_inline __u64 *removal_slot(struct kdb_state *state, __u32 tag)
 	return &state->removed_ts[tag & (KDB_REMOVED_SLOTS - 1)];
 }
 
-/* The newest commit that may be the reason why nothing is found; after the search. */
+/* The newest commit that may be the reason why a search found nothing. Called after the search. */
 static __always_inline __u64 removal_seen(struct kdb_state *state, __u64 hash)
 {
 	barrier();
 	return READ_ONCE(*removal_slot(state, tag_of(hash)));
 }
 
-/* Before an entry's newest committed version, of commit `ts`, leaves: notes the commit if it is not durable. */
+/* Called before an entry's newest committed version, of commit `ts`, leaves: notes the commit if it is not durable. */
 static __always_inline void removal_note(struct kdb_state *state, __u32 entry, __u64 ts)
 {
 	__u64 *slot;
@@ -223,8 +223,8 @@ static __always_inline __u64 version_needed_at(__u32 entry, __u64 snapshot)
 	return best;
 }
 
-/* Which versions the registered snapshots need, one bit a slot (the newest is always needed). With `now_ns`:
- * only those snapshots that do not give way to a writer at that time. */
+/* Returns which versions the registered snapshots need, one bit a slot (the newest is always needed). With `now_ns` it
+ * considers only those snapshots that do not give way to a writer at that time. */
 __noinline __u64 versions_needed(__u32 entry, __u64 now_ns)
 {
 	struct kdb_state *state = kdb_state();
@@ -252,10 +252,9 @@ __noinline __u64 versions_needed(__u32 entry, __u64 now_ns)
 }
 
 /*
- * Moves versions of the overflow array to free inline slots, and frees the array if it is empty then. Under the
- * exclusive lock. A reader that has the array's offset finds its versions there until `changes` moves; every
- * other one finds them in the inline slots. Uncommitted versions stay, because their transaction knows
- * their slot.
+ * Moves versions of the overflow array to free inline slots, and frees the array if it is then empty. The caller holds
+ * the exclusive lock. A reader that has the array's offset finds its versions there until `changes` moves; every other
+ * reader finds them in the inline slots. Uncommitted versions stay, because their transaction knows their slot.
  */
 static __always_inline int overflow_release(__u32 entry)
 {
@@ -294,7 +293,7 @@ static __always_inline int overflow_release(__u32 entry)
 	return 1;
 }
 
-/* Gives the entry an overflow array, if it may have one. Under the exclusive lock. */
+/* Gives the entry an overflow array, if it may have one. The caller holds the exclusive lock. */
 static __always_inline int overflow_create(__u32 entry, __u32 *slot)
 {
 	__u32 array, i;
@@ -314,8 +313,8 @@ static __always_inline int overflow_create(__u32 entry, __u32 *slot)
 }
 
 /*
- * Cooperative collection under the exclusive lock: drops committed versions that no snapshot needs,
- * and a newest tombstone that stands alone. `scan` is the entry's state before, and after.
+ * Cooperative collection: drops committed versions that no snapshot needs, and a newest tombstone that stands alone.
+ * The caller holds the exclusive lock. `scan` is the entry's state before and after.
  */
 __noinline int version_prune(__u32 entry, struct kdb_scan *scan)
 {
@@ -343,14 +342,14 @@ __noinline int version_prune(__u32 entry, struct kdb_scan *scan)
 		}
 		version_scan(entry, scan);
 	}
-	/* A tombstone hides older versions from newer readers; alone it means the same as nothing. */
+	/* A tombstone hides older versions from newer readers; without older versions it means the same as no version. */
 	if (!scan->others && scan->newest < NO_SLOT && !slot_at(entry, scan->newest)->block) {
 		removal_note(state, entry, scan->newest_ts);
 		e->changes++;
 		barrier();
 		version_drop(state, entry, scan->newest);
-		/* Bumped again for a reader that began between the two steps: it may have loaded the tombstone's timestamp
-		 * before the drop, and may load the value of the slot's next version after it. */
+		/* `changes` is bumped again for a reader that began between the two steps. It may have loaded the
+		 * tombstone's timestamp before the drop, and may load the value of the slot's next version after it. */
 		barrier();
 		e->changes++;
 		version_scan(entry, scan);
@@ -362,9 +361,9 @@ out:
 }
 
 /*
- * Finds room for one more version. Under the exclusive lock; `scan` is the entry's state before, and after. At
- * KDB_ERR_NO_VERSION the caller may let old snapshots give way (revoke.h) and try again: not here, because calls nest
- * too deeply.
+ * Finds room for one more version. The caller holds the exclusive lock; `scan` is the entry's state before and after.
+ * At KDB_ERR_NO_VERSION the caller may revoke old snapshots (revoke.h) and try again. This function does not, because
+ * calls nest too deeply.
  */
 static __always_inline int version_room(__u32 entry, struct kdb_scan *scan)
 {

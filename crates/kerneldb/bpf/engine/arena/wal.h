@@ -2,11 +2,11 @@
 /*
  * The producers' side of the log rings (paper 4.3): one ring per CPU in each partition's arena.
  *
- * A producer reserves space, fills the record and completes it with interrupts off: it is alone with its
- * CPU's ring, and no record stays incomplete for long, because the reader stops at the first one that is.
- * What completes a record is that `state` becomes a function of its position and the database's secret. What
- * the memory held before, which may be anything that clients sent, is never that, so nobody has to clear it.
- * A reserved record that turns out not to be needed is completed as VOID.
+ * A producer reserves space, fills the record and completes it with interrupts off. It is alone with its
+ * CPU's ring, and no record stays incomplete for long: the reader stops at the first incomplete one. A record
+ * is complete when `state` is a certain function of its position and the database's secret. The memory's
+ * previous contents, which may be any bytes that clients sent, never equal that, so no thread has to clear
+ * them. A reserved record that turns out not to be needed is completed as VOID.
  */
 #ifndef BEDPLATE_ENGINE_WAL_H
 #define BEDPLATE_ENGINE_WAL_H
@@ -19,8 +19,8 @@
 struct kdb_wal_rec {
 	__u64 pos; /* position in the ring (bytes ever) */
 	__u32 off; /* arena offset of the record; 0 = nothing is logged */
-	__u32 more; /* its bytes beyond the short header: it is a struct kdb_rec_long, or not */
-	__u32 bytes; /* in all */
+	__u32 more; /* bytes of its header beyond the short one: REC_MORE for a struct kdb_rec_long, else 0 */
+	__u32 bytes; /* bytes of the whole record */
 };
 
 #define REC_MORE ((__u32)(sizeof(struct kdb_rec_long) - sizeof(struct kdb_rec)))
@@ -30,22 +30,22 @@ static __always_inline struct kdb_rec __arena *rec_at(const struct kdb_wal_rec *
 	return AT(struct kdb_rec, rec->off);
 }
 
-/* Where the key of a record begins. */
+/* Offset of a record's key. */
 static __always_inline __u32 rec_key(const struct kdb_wal_rec *rec)
 {
 	return rec->off + sizeof(struct kdb_rec) + rec->more;
 }
 
-/* The word of a long record. */
+/* Sets the word of a long record. */
 static __always_inline void rec_word(const struct kdb_wal_rec *rec, __u64 word)
 {
 	ASTORE64(rec->off + offsetof(struct kdb_rec_long, word), word);
 }
 
 /*
- * Ring memory comes from the consumer's cache or from main memory. Whoever has begun a new stretch of it
- * touches the next one, all of its lines at once, so that the misses overlap; and at the very end, because
- * every locked instruction would wait for them.
+ * Ring memory comes from the consumer's cache or from main memory. A producer that has begun a new stretch
+ * touches all lines of the next one at once, so that the misses overlap. It does so at the very end, because
+ * every locked instruction would wait for the misses.
  */
 #define WAL_STRETCH 1024u
 
@@ -86,7 +86,7 @@ static __always_inline int wal_reserve(struct kdb_wal_rec *rec, __u32 bytes)
 	__u32 at = head & (size - 1), room = size - at;
 	__u64 start = room < bytes ? head + room : head;
 
-	/* The consumer's cache line is looked at only when what was seen of it does not do. */
+	/* The consumer's cache line is read only when the last value seen of it does not leave enough room. */
 	if (start + bytes - tail > size) {
 		tail = LOAD(&ring->tail);
 		STORE(&ring->tail_seen, tail);
@@ -121,7 +121,7 @@ static __always_inline void wal_void(const struct kdb_wal_rec *rec)
 	wal_complete(rec);
 }
 
-/* The fields of a record that lie together, in whole words. */
+/* Writes the adjacent fields of a record, in whole words. */
 static __always_inline void rec_head(const struct kdb_wal_rec *rec, __u32 bytes, __u64 klen, __u64 type,
 				     __u64 flags, __u32 vlen, __u64 index)
 {
@@ -136,8 +136,8 @@ static __always_inline __u32 wal_bytes(const struct kdb_wal_rec *rec, struct kdb
 }
 
 /*
- * Fills a reserved record for a change of io's key, but for what is known only at commit. With `block` it
- * refers to the value there, else it has a copy.
+ * Fills a reserved record for a change of io's key, except for the fields that are known only at commit. With
+ * `block` the record refers to the value there, else it has a copy.
  */
 static __always_inline void wal_fill(struct kdb_wal_rec *rec, struct kdb_io *io, __u32 type, __u32 vlen,
 				     __u32 block)
@@ -172,7 +172,7 @@ static __always_inline int wal_begin_bare(struct kdb_wal_rec *rec, __u32 type, _
 	return 1;
 }
 
-/* The same for the record of a transaction's commit, but for its timestamp. */
+/* The same for the record of a transaction's commit, except for its timestamp. */
 static __always_inline int wal_begin_commit(struct kdb_wal_rec *rec, __u64 transaction, __u32 writes)
 {
 	if (!wal_reserve(rec, sizeof(struct kdb_rec_long)))

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
- * Where a new value goes: small ones into a cell of their entry, others into a block.
+ * Placement of new values: small ones in a cell of their entry, others in a block.
  *
- * A block is allocated and filled before the entry is locked. Which cell is free, and whether the value
- * inherits an expiry (which only blocks have), is known under the lock only, so small values are placed
- * there.
+ * A block is allocated and filled before the entry is locked. Only under the lock is it known which
+ * cell is free, and whether the value inherits an expiry (which only blocks have). Small values are
+ * therefore placed under the lock.
  */
 #ifndef BEDPLATE_ENGINE_WRITE_H
 #define BEDPLATE_ENGINE_WRITE_H
@@ -17,7 +17,7 @@ enum kdb_write_kind {
 	WRITE_SMALL,    /* the value is still in the I/O buffer */
 };
 
-/* What a writer prepared before it locks; after write_place() what its version will be. */
+/* A write that was prepared before locking. After write_place() it describes the new version. */
 struct kdb_write {
 	__u32 kind;     /* enum kdb_write_kind */
 	__u32 head;     /* KDB_LEN_HEAD: a block of the value has a head whether it expires or not; 0 */
@@ -36,7 +36,7 @@ static __always_inline struct kdb_write *write_of(struct kdb_io *io)
 	return (struct kdb_write *)io->write;
 }
 
-/* A block with io->val and an expiry in ms (0 = never). */
+/* Allocates a block with io->val and an expiry in ms (0 = never). */
 static __always_inline int write_block(struct kdb_io *io, struct kdb_write *w, __u64 expiry)
 {
 	__u32 len = w->vlen | w->head | (expiry ? KDB_LEN_HEAD | KDB_LEN_EXPIRES : 0);
@@ -53,7 +53,7 @@ static __always_inline int write_block(struct kdb_io *io, struct kdb_write *w, _
 	return KDB_OK;
 }
 
-/* What can be done before the lock is had. KDB_IO_KEEP_TTL: the expiry comes later. */
+/* Prepares a write before the entry is locked. With KDB_IO_KEEP_TTL the expiry is set later. */
 __noinline int write_prepare(struct kdb_io *io, struct kdb_write *w, int delete, __u32 flags)
 {
 	__u64 expiry;
@@ -92,7 +92,7 @@ static __always_inline __u32 write_cell(const struct kdb_write *w)
 	return w->kind == WRITE_TOMBSTONE ? 0 : w->kind == WRITE_BLOCK ? KDB_VAL_MAX : w->vlen;
 }
 
-/* Gives the value its place; `cells` are in use, one bit each. Under the entry's exclusive lock. */
+/* Places the value; `cells` are in use, one bit each. The caller holds the entry's exclusive lock. */
 __noinline int write_place(struct kdb_io *io, struct kdb_write *w, __u32 entry, __u32 cells, __u64 expiry)
 {
 	USE_ARENA();

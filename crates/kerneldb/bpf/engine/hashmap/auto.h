@@ -2,8 +2,8 @@
 /*
  * Auto-commit operators: GET, SET, DELETE and compare-and-set as transactions of their own.
  *
- * GET takes no lock. The writers put the value and reserve log space first, then lock, check, install
- * and commit; nothing of a failed one stays behind.
+ * GET takes no lock. A writer first puts the value and reserves log space, then locks, checks, installs and
+ * commits. A failed write leaves nothing behind.
  */
 #ifndef BEDPLATE_HASHMAP_AUTO_H
 #define BEDPLATE_HASHMAP_AUTO_H
@@ -67,7 +67,7 @@ static __always_inline void meta_store(struct hm_meta *meta, const struct hm_met
 	STORE(&meta->len, version->len);
 }
 
-/* One attempt at an auto-commit write of work->version; HM_ABSENT: there is no entry. Interrupts off. */
+/* One attempt at an auto-commit write of work->version; HM_ABSENT: there is no entry. Interrupts are off. */
 static __always_inline int auto_once(struct kdb_state *state, struct kdb_io *io, struct hm_work *work,
 				     __u32 flags)
 {
@@ -81,7 +81,7 @@ static __always_inline int auto_once(struct kdb_state *state, struct kdb_io *io,
 		return HM_ABSENT;
 	word = CAS(&e->lock, 0, KDB_LOCK_AUTO);
 	if (word) {
-		/* Another auto-commit writer is about to be done; a transaction is not. */
+		/* Another auto-commit writer will release the lock in a moment; a transaction will not. */
 		if ((word & KDB_LOCK_DEAD) || (word & KDB_LOCK_OWNER_MASK) == KDB_LOCK_AUTO)
 			return HM_AGAIN;
 		return KDB_ERR_CONFLICT;
@@ -128,7 +128,7 @@ static __always_inline int auto_once(struct kdb_state *state, struct kdb_io *io,
 	newest = READ_ONCE(work->scan.newest);
 	opaque(newest);
 	if (new->vid && !READ_ONCE(work->scan.others) && !READ_ONCE(state->active_snapshots)) {
-		/* The common case: at most one older version, and nobody needs it. */
+		/* The common case: at most one older version, which no snapshot needs. */
 		if (newest < kdb_config.slots) {
 			STORE(&e->changes, e->changes + 1);
 			barrier();
@@ -170,7 +170,8 @@ struct attempt {
 	int status;
 };
 
-/* One attempt, after creating the entry if the last one said so. In one function, as calls nest deeply here. */
+/* One attempt, after creating the entry if the last one found none. It is one function, because calls nest
+ * deeply here. */
 static long auto_step(__u32 i, struct attempt *attempt)
 {
 	int status = attempt->status;

@@ -3,10 +3,10 @@
  * Interrupts and locks.
  *
  * Order of locks: entry lock (trylock, no-wait), then commit latch. Where the kernel lets programs
- * disable interrupts, both are held with interrupts off by auto-commit operations, so that neither an
+ * disable interrupts, auto-commit operations hold both with interrupts off, so that neither an
  * interrupt nor preemption meets them held by its own processor. Elsewhere a waiter gives up after a
- * bounded time (KDB_ERR_CONFLICT, KDB_ERR_BUSY). bpf_spin_lock is no choice: tracing programs may not
- * use maps that have one.
+ * bounded time (KDB_ERR_CONFLICT, KDB_ERR_BUSY). bpf_spin_lock cannot be used: tracing programs may
+ * not use maps that have one.
  */
 #ifndef BEDPLATE_HASHMAP_COMMON_H
 #define BEDPLATE_HASHMAP_COMMON_H

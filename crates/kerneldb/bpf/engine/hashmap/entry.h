@@ -11,7 +11,7 @@
 
 #define HM_AGAIN (-1)
 #define HM_ABSENT (-2)
-#define HM_OWNED (-3) /* a transaction has the lock, for which a reader of the only version waits a little */
+#define HM_OWNED (-3) /* a transaction has the lock; a reader of the only version waits a little for it */
 #define NO_SLOT HM_MAX_SLOTS
 
 #define HM_TS_OFF sizeof(struct hm_entry)
@@ -22,7 +22,7 @@
 #define STORE(p, v) (*(volatile typeof(*(p)) *)(p) = (v))
 #define CAS(p, old, new) __sync_val_compare_and_swap(p, old, new)
 
-/* Only for slots below kdb_config.slots. */
+/* For slots below kdb_config.slots only. */
 static __always_inline __u64 *hm_ts(struct hm_entry *e, __u32 slot)
 {
 	return (__u64 *)((void *)e + HM_TS_OFF + slot * 8);
@@ -45,7 +45,7 @@ static __always_inline __u64 hm_entry_cost(void)
 	return hm_alloc_bytes(HM_ELEM_OVERHEAD + map_key + HM_KEY_OFF + kdb_config.key_bytes);
 }
 
-/* Checks the key in an I/O buffer and makes a map key of it in place. */
+/* Checks the key in an I/O buffer and turns it into a map key in place. */
 __noinline int hm_prepare_key(struct kdb_io *io)
 {
 	__u32 klen;
@@ -58,7 +58,7 @@ __noinline int hm_prepare_key(struct kdb_io *io)
 	io->map_klen = klen;
 #pragma unroll
 	for (__u32 off = 8; off < KDB_KEY_BUF; off += 8) {
-		/* The caller has padded it to whole words. */
+		/* The caller has padded the key to whole words. */
 		if (off < kdb_config.key_bytes && off >= klen)
 			*(volatile __u64 *)&io->key[off] = 0;
 	}

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
  * The background collector: prunes entries that kept old versions for a snapshot, and removes entries
- * without any version. It visits only what the operators queued, and skips what is locked. Only one
- * call at a time runs: user space sees to it.
+ * without any version. It visits only entries that the operators queued, and skips locked ones. User
+ * space runs only one call at a time.
  */
 #ifndef BEDPLATE_HASHMAP_GC_H
 #define BEDPLATE_HASHMAP_GC_H
 
 #include "lock.h"
 
-/* Visits one queued key; 0 when there is none. */
+/* Visits one queued key; returns 0 when there is none. */
 __noinline int collect_one(void)
 {
 	struct kdb_hash_state *shared = hm_state();
@@ -28,12 +28,12 @@ __noinline int collect_one(void)
 		return 1;
 	irqs_off(&irq);
 	if (CAS(&e->lock, 0, KDB_LOCK_AUTO) != 0) {
-		/* Locked: its holder does not queue it again, so this does. */
+		/* The entry is locked. Its holder does not queue it again, so the collector does. */
 		if (!bpf_map_push_elem(&kdb_hash_queue, &work->key, 0))
 			__sync_fetch_and_add(&shared->garbage, 1);
 		goto out;
 	}
-	/* Only the collector removes entries, so this is the one that was looked up. */
+	/* Only the collector removes entries, so this is still the entry that was looked up. */
 	e->gc_queued = 0;
 	hm_scan(e, &work->scan);
 	hm_prune(state, e, work);
@@ -55,7 +55,7 @@ __noinline int collect_one(void)
 			goto out;
 		}
 	}
-	/* The map could not be changed from here: the entry stays in use. */
+	/* The map cannot be changed from this context, so the entry stays in use. */
 	hm_unlock(e);
 out:
 	irqs_on(&irq);
@@ -78,7 +78,7 @@ __noinline int kdb_collect(__u32 budget)
 
 	if (!shared)
 		return 0;
-	/* What is queued again meanwhile is for the next call. */
+	/* Keys that are queued again meanwhile are left to the next call. */
 	if (budget > READ_ONCE(shared->garbage))
 		budget = READ_ONCE(shared->garbage);
 	bpf_loop(budget, collect_step, &visited, 0);

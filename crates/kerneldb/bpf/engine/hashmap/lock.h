@@ -81,7 +81,7 @@ __noinline int tx_lock_once(struct kdb_ctx *ctx, struct kdb_io *io, __u32 mode, 
 	if ((word & KDB_LOCK_DEAD) || owner == KDB_LOCK_AUTO)
 		return HM_AGAIN;
 	if (owner == ctx->session + 1) {
-		/* The own lock keeps the entry what it is. */
+		/* The transaction holds the lock, so the entry is still the key's. */
 		*out = (word >> KDB_LOCK_IDX_SHIFT) & 0xffff;
 		return lock_at(ctx, *out)->id == id && hm_is_io(e, io) ? KDB_OK : HM_AGAIN;
 	}
@@ -95,7 +95,7 @@ __noinline int tx_lock_once(struct kdb_ctx *ctx, struct kdb_io *io, __u32 mode, 
 			*out = held;
 			if (mode == MODE_SHARED)
 				return KDB_OK;
-			/* Upgrade, if this is the only reader. */
+			/* Upgrades the lock if this is the only reader. */
 			if (readers != KDB_LOCK_READER)
 				return KDB_ERR_CONFLICT;
 			if (CAS(&e->lock, word, owner_word(ctx, held)) != word)
@@ -122,7 +122,7 @@ __noinline int tx_lock_once(struct kdb_ctx *ctx, struct kdb_io *io, __u32 mode, 
 	return held_add(ctx, io, n, LOAD(&e->id), mode);
 }
 
-/* One step of tx_lock(): a lock, an entry to be locked by the next step, or an error. */
+/* One step of tx_lock(): a lock, an entry that the next step will lock, or an error. */
 static __always_inline int tx_lock_step(struct kdb_ctx *ctx, struct kdb_io *io, __u32 mode, __u32 *out)
 {
 	int status = tx_lock_once(ctx, io, mode, out);
@@ -149,7 +149,7 @@ static long lock_wait_step(__u32 i, struct lock_wait *wait)
 	return wait->status != HM_AGAIN && wait->status != HM_OWNED;
 }
 
-/* Locks the key for the transaction, creating its entry if need be: so absence is locked as well. */
+/* Locks the key for the transaction and creates its entry if need be, so that absence is locked, too. */
 __noinline int tx_lock(struct kdb_ctx *ctx, struct kdb_io *io, __u32 mode, __u32 *out)
 {
 	struct lock_wait wait = { .ctx = ctx, .io = io, .mode = mode, .out = out };
@@ -164,7 +164,7 @@ __noinline int tx_lock(struct kdb_ctx *ctx, struct kdb_io *io, __u32 mode, __u32
 	return wait.status == HM_AGAIN ? KDB_ERR_BUSY : wait.status;
 }
 
-/* Stamps (commit) or drops (roll-back) what was written under one lock, and releases it. */
+/* Stamps (commit) or drops (roll-back) the version written under one lock, and releases the lock. */
 __noinline int release_one(struct kdb_ctx *ctx, __u32 index)
 {
 	struct kdb_state *state = kdb_state();
@@ -186,7 +186,7 @@ __noinline int release_one(struct kdb_ctx *ctx, __u32 index)
 	struct kdb_lock *l = lock_at(ctx, index);
 	irqs_off(&irq);
 	if (l->mode == MODE_SHARED) {
-		/* A key that was only looked for leaves an empty entry: the last reader queues it. */
+		/* A read of an absent key leaves an empty entry, which the last reader queues. */
 		if (CAS(&e->lock, KDB_LOCK_READER, KDB_LOCK_AUTO) != KDB_LOCK_READER) {
 			__sync_fetch_and_add(&e->lock, -KDB_LOCK_READER);
 			goto out;

@@ -2,16 +2,16 @@
 /*
  * The maps of the hash-map engine (paper 4.1, figure 4): one index, one value map per size class.
  *
- * Maps allocate their elements on demand (BPF_F_NO_PREALLOC): how values spread over size classes is not
- * known beforehand, and eight preallocated maps would each need the whole memory limit. User space sets
- * sizes at load time: the index' key and value to the longest key and the number of versions.
+ * Maps allocate their elements on demand (BPF_F_NO_PREALLOC), because the spread of values over size classes is not
+ * known beforehand: eight preallocated maps would each need the whole memory limit. User space sets sizes at load time:
+ * the index' key and value to the longest key and the number of versions.
  *
- * An element that was deleted serves another key at once, also while a program still holds a pointer to
- * it. So every pointer into the index is checked against the key after it was locked or read, versions
- * have ids that never repeat, and the lock word of a deleted entry is dead until it is overwritten.
+ * A deleted element may serve another key at once, even while a program still holds a pointer to it. So every pointer
+ * into the index is checked against the key after the entry was locked or read. The ids of versions never repeat, and
+ * the lock word of a deleted entry is dead until it is overwritten.
  *
- * The oldest kernel is 6.1 (maps that allocate in any context); neither arenas nor interrupt control are
- * needed. So loops here are plain ones with a small bound, or bpf_loop(): bpf_for is younger.
+ * The oldest kernel is 6.1 (maps that allocate in any context); neither arenas nor interrupt control are needed. Loops
+ * are therefore plain ones with a small bound, or bpf_loop(), because bpf_for is newer.
  */
 #ifndef BEDPLATE_HASHMAP_MAPS_H
 #define BEDPLATE_HASHMAP_MAPS_H
@@ -21,7 +21,7 @@
 #define HM_MAX_SLOTS 8u    /* the paper's bound: timestamps in one cache line */
 
 /*
- * X(n, bytes): value map n. An element takes 64 bytes besides its value (key included) and comes from the kernel's
+ * X(n, bytes): value map n. An element takes 64 bytes besides its value (key included). It comes from the kernel's
  * power-of-two allocator, so the classes lie just below powers of two; 1024 bytes is a common size.
  */
 #define HM_CLASSES(X)                                                                          \
@@ -43,11 +43,11 @@ struct hm_key {
 	__u8 bytes[KDB_KEY_BUF];
 };
 
-/* What a version slot has besides its timestamp. */
+/* The fields of a version slot besides its timestamp. */
 struct hm_meta {
 	__u64 vid;       /* key in the value map; 0 = tombstone */
 	__u64 expire_ms; /* 0 = never */
-	__u32 len;       /* bytes of the value; says the size class */
+	__u32 len;       /* bytes of the value; determines the size class */
 	__u32 _pad;
 };
 
@@ -73,7 +73,7 @@ struct {
 	__uint(value_size, HM_ENTRY_MAX);
 } kdb_index SEC(".maps");
 
-/* What a scan of an entry's slots found. */
+/* Result of a scan of an entry's slots. */
 struct hm_scan {
 	__u64 newest_ts;
 	__u32 newest;
@@ -83,11 +83,11 @@ struct hm_scan {
 };
 
 /*
- * Working memory of a session's operators. It is in a map and not on the stack because the verifier
- * takes what it reads from there for unknown, and so does not follow every combination of slots.
+ * Working memory of a session's operators. It is in a map and not on the stack, because the verifier treats values that
+ * it reads from there as unknown, and so does not follow every combination of slots.
  */
 struct hm_work {
-	__u64 ids;       /* ids given out by this session */
+	__u64 ids;       /* number of ids that this session has given out */
 	__u64 needed;    /* pruning: slots that snapshots need, one bit each */
 	__u64 best_ts;
 	__u64 best;
@@ -95,7 +95,7 @@ struct hm_work {
 	struct hm_meta version;  /* the version being written */
 	struct hm_key key;       /* collector only */
 	__u32 _pad;
-	__u8 image[HM_ENTRY_MAX] __attribute__((aligned(8))); /* a new entry; zero but for head and key */
+	__u8 image[HM_ENTRY_MAX] __attribute__((aligned(8))); /* a new entry; zero except for head and key */
 };
 
 /* Element 0 is the collector's, element n + 1 that of session n. */
@@ -137,8 +137,9 @@ struct {
 } kdb_hash_log SEC(".maps");
 
 /*
- * The I/O buffer, which is not NULL, as an element of its map, or NULL. Before Linux 6.2, only memory that the verifier knows to be a map's
- * may serve as a map's key or value, and what a global function gets as its argument is not known to be that.
+ * Returns the I/O buffer, which is not NULL, as an element of its map, or NULL. Before Linux 6.2, only memory that the
+ * verifier knows to be a map's may serve as a map's key or value. The verifier does not know that of an argument of a
+ * global function.
  */
 static __always_inline struct kdb_io *hm_io(struct kdb_io *io)
 {
@@ -162,7 +163,7 @@ static __always_inline struct hm_work *hm_work_of(struct kdb_ctx *ctx)
 	return bpf_map_lookup_elem(&kdb_hash_work, &index);
 }
 
-/* Ids that one session gives out before they repeat: two years of a million a second. Sessions take 17 bits. */
+/* Bits of the ids that one session gives out: enough for two years at a million a second. Sessions take 17 bits. */
 #define HM_ID_BITS 46
 
 /* An id for a version or an entry: unique without an atomic, as one session runs one operator at once. */
@@ -171,7 +172,7 @@ static __always_inline __u64 hm_new_id(struct kdb_ctx *ctx, struct hm_work *work
 	return (__u64)(ctx->session + 1) << HM_ID_BITS | (++work->ids & ((1ull << HM_ID_BITS) - 1));
 }
 
-/* Takes `bytes` of the memory limit; 0 if there is not that much left. */
+/* Takes `bytes` of the memory limit; returns 0 if there is not that much left. */
 static __always_inline int hm_charge(__u64 bytes)
 {
 	struct kdb_hash_state *s = hm_state();

@@ -3,16 +3,16 @@
  * Transactions: strict two-phase locking with no-wait for read-write ones, snapshots for read-only ones
  * (ROMV), paper 4.2.
  *
- * A write is installed at SET time under a marker, so COMMIT has one commit point whatever it wrote: the
- * store of the timestamp into the context, under the latch. Stamping the versions and releasing the
- * locks comes after it.
+ * A write is installed at SET time under a marker. COMMIT therefore has one commit point, however many keys were
+ * written: the store of the timestamp into the context, under the latch. Stamping the versions and releasing the locks
+ * comes after it.
  */
 #ifndef BEDPLATE_HASHMAP_TX_H
 #define BEDPLATE_HASHMAP_TX_H
 
 #include "lock.h"
 
-/* The value a transaction sees under its lock: its own write, else the newest committed one. */
+/* Reads the value that a transaction sees under its lock: its own write, else the newest committed one. */
 __noinline int locked_read(struct kdb_ctx *ctx, struct kdb_io *io, __u32 index)
 {
 	struct kdb_state *state = kdb_state();
@@ -139,7 +139,7 @@ __noinline int tx_install(struct kdb_ctx *ctx, struct kdb_io *io, __u32 index, _
 	if ((flags & KDB_IO_KEEP_TTL) && new->vid)
 		WRITE_ONCE(new->expire_ms, hm_is_live(state, old.vid, old.expire_ms) ? old.expire_ms : 0);
 	if (l->slot) {
-		/* Nobody else looks at an uncommitted version. */
+		/* No other session looks at an uncommitted version. */
 		opaque(slot);
 		if (slot >= kdb_config.slots)
 			return KDB_ERR_STATE;
@@ -335,8 +335,8 @@ __noinline int commit_logged(struct kdb_ctx *ctx)
 	return KDB_OK;
 }
 
-/* COMMIT: OK, Error. After KDB_ERR_WAL_FULL and KDB_ERR_BUSY the transaction is active and COMMIT may be repeated; after
- * any other Error state it is failed and has to be rolled back. */
+/* COMMIT: OK, Error. After KDB_ERR_WAL_FULL and KDB_ERR_BUSY the transaction is active and COMMIT may be repeated.
+ * After any other Error state the transaction is failed and must be rolled back. */
 __noinline int kdb_commit(struct kdb_ctx *ctx)
 {
 	struct kdb_state *state = kdb_state();
@@ -382,7 +382,7 @@ __noinline int kdb_commit_ro(struct kdb_ctx *ctx)
 	return tx_leave(ctx, KDB_OK);
 }
 
-/* Finishes what COMMIT or ROLL BACK decided, should its owner have died half way through. */
+/* Finishes a COMMIT or ROLL BACK whose owner died half way through. */
 __noinline int kdb_release(struct kdb_ctx *ctx)
 {
 	if (!ctx || (ctx->state != KDB_TX_COMMITTED && ctx->state != KDB_TX_ROLLING_BACK))
@@ -391,7 +391,7 @@ __noinline int kdb_release(struct kdb_ctx *ctx)
 	return KDB_OK;
 }
 
-/* ROLL BACK: OK, also without a transaction; KDB_ERR_BUSY if the reaper could not be waited for. */
+/* ROLL BACK: OK, also without a transaction; KDB_ERR_BUSY if the reaper does not leave the context in time. */
 __noinline int kdb_rollback(struct kdb_ctx *ctx)
 {
 	struct kdb_state *state = kdb_state();
@@ -416,8 +416,8 @@ __noinline int kdb_rollback(struct kdb_ctx *ctx)
 	return tx_leave(ctx, KDB_OK);
 }
 
-/* Rolls a transaction back that has exceeded a limit, as kdb_reap() of the arena engine does, in one call. Where
- * programs cannot disable interrupts, an operator that interrupts this waits in vain and fails with KDB_ERR_BUSY. */
+/* Rolls back a transaction that has exceeded a limit, as kdb_reap() of the arena engine does, in one call. Where
+ * programs cannot disable interrupts, an operator that interrupts this call waits in vain and fails with KDB_ERR_BUSY. */
 __noinline int kdb_reap(struct kdb_ctx *ctx, __u64 tx_seq, __u64 last_ns)
 {
 	struct kdb_state *state = kdb_state();

@@ -3,7 +3,7 @@
  * Values in the map of their size class, keyed by the id of their version.
  *
  * A value never changes: a SET puts a new one under a new id. The map copies io->val straight into its
- * element; the bytes behind the value's length are whatever the buffer held.
+ * element; the bytes behind the value's end are arbitrary.
  */
 #ifndef BEDPLATE_HASHMAP_VALUES_H
 #define BEDPLATE_HASHMAP_VALUES_H
@@ -12,7 +12,7 @@
 
 #define HM_ENOMEM (-12)
 #define HM_EBUSY (-16)
-/* An element's memory besides key and value, and what the kernel's allocator makes of the sum. */
+/* An element's memory besides key and value. hm_alloc_bytes() is the kernel allocator's size for the sum. */
 #define HM_ELEM_OVERHEAD 56u
 
 static __always_inline __u64 hm_alloc_bytes(__u32 bytes)
@@ -39,7 +39,7 @@ static __always_inline __u64 hm_value_cost(__u32 len)
 	return 131072;
 }
 
-/* A processor's cache of free elements may be empty for the moment: the kernel refills it at once. */
+/* A processor's cache of free elements may be empty for a moment; the kernel refills it at once. */
 #define HM_TRIES 16
 
 /* Puts io->val[0..len] under `vid`: KDB_OK, KDB_ERR_NO_MEMORY. */
@@ -90,7 +90,7 @@ done:
 	return 0;
 }
 
-/* Copies a value to io->val. Returns 0 if it is not there any more. */
+/* Copies a value to io->val. Returns 0 if the value is not there any more. */
 __noinline int hm_value_read(struct kdb_io *io, __u64 vid, __u32 len)
 {
 	__u64 key = vid;
@@ -122,7 +122,7 @@ struct comparison {
 	int equal;
 };
 
-/* One word; a step for each class, as the verifier has to know how long the value is. */
+/* Compares one word. Each class has a step, because the verifier has to know how long the value is. */
 #define HM_DEFINE_EQUALS(n, bytes)                                                             \
 	static long equals_step_##n(__u32 i, struct comparison *c)                             \
 	{                                                                                      \

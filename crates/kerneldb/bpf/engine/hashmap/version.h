@@ -2,19 +2,18 @@
 /*
  * The unordered version array of an entry (paper 4.1): scanning, reading, pruning.
  *
- * Only the holder of the entry's exclusive lock changes it. An uncommitted version carries a marker
- * {session, transaction number} in place of its timestamp; the session's context says whether, and when,
- * that transaction committed. Readers take no lock: what they chose is valid if its slot still has the
- * same timestamp and version id after the value was copied (a slot is emptied before its value goes);
- * "nothing found" is valid if `changes` did not move. Entry ids tell whether the element still is the
- * entry that it was.
+ * Only the holder of the entry's exclusive lock changes it. An uncommitted version carries a marker {session,
+ * transaction number} in place of its timestamp. The session's context says whether, and when, that transaction
+ * committed. Readers take no lock. The version that a reader chose is valid if its slot still has the same timestamp
+ * and version id after the value was copied. A slot is emptied before its value is removed. "Nothing found" is valid if
+ * `changes` did not move. Entry ids tell whether the element is still the same entry.
  */
 #ifndef BEDPLATE_HASHMAP_VERSION_H
 #define BEDPLATE_HASHMAP_VERSION_H
 
 #include "common.h"
 
-/* Commit timestamp behind a marker read from *slot: 0 = not committed; *changed: look again. */
+/* Commit timestamp behind a marker read from *slot; 0 = not committed. If *changed is set, the caller must look again. */
 static __always_inline __u64 hm_resolve(__u64 marker, __u64 *slot, int *changed)
 {
 	__u64 ts = marker_commit_ts(marker);
@@ -87,8 +86,8 @@ __noinline int hm_read_once(struct kdb_io *io, __u64 snapshot)
 		io->expire_ms = expire_ms;
 	}
 	barrier();
-	/* It may have been stamped meanwhile, or still carry its marker. Another marker is that of a transaction which
-	 * has taken the slot since. */
+	/* The version may have been stamped meanwhile, or still carry its marker. Another marker is that of a
+	 * transaction which has taken the slot since. */
 	__u64 now = LOAD(hm_ts(e, best));
 	if ((now != best_ts && now != best_word) || LOAD(&meta->vid) != vid || LOAD(&e->id) != id)
 		return HM_AGAIN;
@@ -125,7 +124,7 @@ __noinline int hm_read(struct kdb_io *io, __u64 snapshot)
 	return reading.status == HM_AGAIN ? KDB_ERR_BUSY : reading.status;
 }
 
-/* Under the exclusive lock (or any, for `newest`): what the slots hold. */
+/* Scans the slots. The caller holds the exclusive lock (or any lock, if it uses `newest` only). */
 static __always_inline void hm_scan(struct hm_entry *e, struct hm_scan *scan)
 {
 	WRITE_ONCE(scan->newest_ts, 0);
@@ -152,7 +151,7 @@ static __always_inline void hm_scan(struct hm_entry *e, struct hm_scan *scan)
 		WRITE_ONCE(scan->others, READ_ONCE(scan->others) - 1);
 }
 
-/* Empties a slot, then removes its value. Nothing for a slot that does not exist. */
+/* Empties a slot, then removes its value. Does nothing for a slot that does not exist. */
 static __always_inline void hm_drop(struct hm_entry *e, __u32 slot)
 {
 	opaque(slot);
@@ -177,7 +176,7 @@ struct marking {
 	__u64 oldest;  /* revoking: the oldest snapshot that decides for `version` */
 };
 
-/* The version that a snapshot at `ts` needs: work->best, as a bit of its slot; 0 = none. */
+/* Sets work->best to the version that a snapshot at `snapshot` needs, as a bit of its slot; 0 = none. */
 static __always_inline void hm_needed_at(struct hm_entry *e, struct hm_work *work, __u64 snapshot)
 {
 	WRITE_ONCE(work->best_ts, 0);
@@ -220,7 +219,7 @@ static __always_inline __u32 snapshots_high(struct kdb_state *state)
 	return high > KDB_SNAPSHOTS ? KDB_SNAPSHOTS : high;
 }
 
-/* Which versions the registered snapshots need: work->needed, one bit a slot. */
+/* Sets work->needed to the versions that the registered snapshots need, one bit a slot. */
 static __always_inline void hm_mark_needed(struct kdb_state *state, struct hm_entry *e, struct hm_work *work)
 {
 	struct marking marking = { .state = state, .e = e, .work = work };
@@ -230,8 +229,8 @@ static __always_inline void hm_mark_needed(struct kdb_state *state, struct hm_en
 }
 
 /*
- * Cooperative collection (paper 4.1) under the exclusive lock: drops committed versions that no snapshot
- * needs, and a newest tombstone that stands alone. work->scan is the entry's state before, and after.
+ * Cooperative collection (paper 4.1): drops committed versions that no snapshot needs, and a newest tombstone that
+ * stands alone. The caller holds the exclusive lock. work->scan is the entry's state before and after.
  */
 static __noinline int hm_prune(struct kdb_state *state, struct hm_entry *e, struct hm_work *work)
 {
@@ -270,7 +269,7 @@ static __noinline int hm_prune(struct kdb_state *state, struct hm_entry *e, stru
 	return 0;
 }
 
-/* Looks for the version that the oldest snapshot needs which gives way. work->needed is kept. */
+/* Finds the version that the oldest snapshot needs among those that give way. Versions in work->needed are kept. */
 static long revocable_step(__u32 s, struct marking *marking)
 {
 	__u64 snapshot = READ_ONCE(marking->state->snapshots[s & (KDB_SNAPSHOTS - 1)]);
@@ -304,9 +303,9 @@ static long revoke_step(__u32 s, struct marking *marking)
 
 /*
  * Revokes snapshots that are in the way of a write to io's key, as version_reclaim() of the arena engine does; returns
- * whether the write is worth another try. A global function, so it is verified once, and finds the entry by itself. An
- * auto-commit writer does not hold the entry's lock here: if the entry changes meanwhile, a snapshot that has exceeded
- * its grace period may be revoked in vain.
+ * whether another attempt is worthwhile. It is a global function, so it is verified once, and finds the entry by
+ * itself. An auto-commit writer does not hold the entry's lock here. If the entry changes meanwhile, a snapshot that
+ * has exceeded its grace period may be revoked in vain.
  */
 __noinline int hm_reclaim(struct kdb_ctx *ctx, struct kdb_io *io)
 {
@@ -354,7 +353,7 @@ static __always_inline void hm_queue(struct hm_entry *e, void *key)
 	}
 }
 
-/* After a commit or roll-back on an entry, before its exclusive lock is released. */
+/* Prunes an entry after a commit or roll-back, before its exclusive lock is released. */
 static __always_inline void hm_entry_prune(struct kdb_state *state, struct hm_entry *e, struct hm_work *work, void *key)
 {
 	__u32 newest;
@@ -373,7 +372,7 @@ static __always_inline void hm_unlock(struct hm_entry *e)
 	STORE(&e->lock, 0);
 }
 
-/* Accounts a committed change: what the newest version was, what it is now. */
+/* Accounts a committed change from the old newest version to the new one. */
 static __always_inline void hm_account(struct kdb_state *state, __u32 klen, const struct hm_meta *old,
 				       const struct hm_meta *new)
 {

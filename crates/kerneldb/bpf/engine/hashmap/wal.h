@@ -2,9 +2,10 @@
 /*
  * The producers' side of the log: the kernel's ring buffer (paper 4.3).
  *
- * Space is reserved before anything changes, so a full ring fails the operation and not its log; the
- * record is filled and submitted after the change, when its timestamp is known. Records are those of the
- * arena engine's rings, always of the long form. The reader is woken once per kdb_config.wal_notify bytes.
+ * Space is reserved before anything changes, so a full ring fails the operation, and no change stays
+ * unlogged. The record is filled and submitted after the change, when its timestamp is known. Records are
+ * those of the arena engine's rings, always of the long form. The reader is woken once per
+ * kdb_config.wal_notify bytes.
  */
 #ifndef BEDPLATE_HASHMAP_WAL_H
 #define BEDPLATE_HASHMAP_WAL_H

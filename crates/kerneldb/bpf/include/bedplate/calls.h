@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
-/* What calls.bpf.c and user space share: operator numbers and operation traces. */
+/* Definitions that calls.bpf.c and user space share: operator numbers and operation traces. */
 #ifndef BEDPLATE_CALLS_H
 #define BEDPLATE_CALLS_H
 
@@ -27,18 +27,18 @@ enum kdb_op {
 
 struct kdb_trace_op {
 	__u64 key[2];
-	__u64 hash;               /* the programs' */
-	__u32 vlen;               /* SET of so many bytes of io->val; KDB_TRACE_GET: a GET */
+	__u64 hash;               /* computed by the programs */
+	__u32 vlen;               /* SET: bytes of io->val to write; KDB_TRACE_GET: a GET */
 	__u32 _pad;
 };
 
 struct kdb_trace {
-	__u32 claimed;            /* 0 free; compare-and-swap by whoever claims it */
+	__u32 claimed;            /* 0 = free; claimed by compare-and-swap */
 	__u32 count;
 	__u64 found;
 	__u64 errors;
 	__u32 last_error;
-	__u32 step;               /* the programs' */
+	__u32 step;               /* loop counter of the programs */
 	__u32 _pad[8];
 	struct kdb_trace_op ops[KDB_TRACE_OPS];
 };

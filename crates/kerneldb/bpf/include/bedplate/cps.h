@@ -79,8 +79,8 @@
 #define KDB_BEGIN_RO(name, on_ok) KDB_OPERATOR_1(name, kdb_begin_ro(ctx), on_ok)
 #define KDB_GET(name, on_found, on_not_found, on_error)                                                \
 	KDB_OPERATOR_3(name, kdb_get(ctx, io), on_found, on_not_found, on_error)
-/* The paper's read-only and auto-commit GET have no Error state. Here it is for keys of the wrong size or
- * partition, and, with a single version, for locks. */
+/* The paper's read-only and auto-commit GET have no Error state. Here they have one for keys of the wrong
+ * size or partition, and, with a single version, for locks. */
 #define KDB_GET_RO(name, on_found, on_not_found, on_error)                                             \
 	KDB_OPERATOR_3(name, kdb_get_ro(ctx, io), on_found, on_not_found, on_error)
 #define KDB_GET_AUTO(name, on_found, on_not_found, on_error)                                           \
@@ -90,7 +90,7 @@
 #define KDB_COMMIT(name, on_ok, on_error) KDB_OPERATOR_2(name, kdb_commit(ctx), on_ok, on_error)
 #define KDB_COMMIT_RO(name, on_ok) KDB_OPERATOR_1(name, kdb_commit_ro(ctx), on_ok)
 #define KDB_ROLLBACK(name, on_ok) KDB_OPERATOR_1(name, kdb_rollback(ctx), on_ok)
-/* Beyond the table. */
+/* Operators beyond the table. */
 #define KDB_DELETE(name, on_ok, on_not_found, on_error)                                                \
 	KDB_OPERATOR_3(name, kdb_del(ctx, io), on_ok, on_not_found, on_error)
 #define KDB_DELETE_AUTO(name, on_ok, on_not_found, on_error)                                           \

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
- * What the programs need of the kernel's types, by hand: the distribution's linux/bpf.h is older than
- * the features used, and a dumped vmlinux.h is three megabytes of one machine's kernel. Kernel
- * structures that are looked into are declared with only the fields used; CO-RE relocates them.
+ * The kernel types that the programs need, declared by hand: the distribution's linux/bpf.h is older than
+ * the features used, and a dumped vmlinux.h is three megabytes of one machine's kernel. Kernel structures
+ * that programs read are declared with only the fields used; CO-RE relocates them.
  */
 #ifndef BEDPLATE_KERNEL_H
 #define BEDPLATE_KERNEL_H
@@ -36,9 +36,9 @@ extern void bpf_local_irq_save(unsigned long *flags) __ksym __weak;
 extern void bpf_local_irq_restore(unsigned long *flags) __ksym __weak;
 
 /*
- * The condition of a loop that ends by itself, for the verifier (may_goto): far cheaper than bpf_for, but
- * after 65,536 steps of one function call the kernel may leave the loop when a quarter of a second has
- * passed. So only for loops with fewer steps than that.
+ * The condition of a loop that ends by itself, for the verifier (may_goto). It is far cheaper than
+ * bpf_for. After 65,536 steps of one function call the kernel may leave the loop when a quarter of a
+ * second has passed. It is therefore only for loops with fewer steps than that.
  */
 #define few_steps                                                                              \
 	({                                                                                     \

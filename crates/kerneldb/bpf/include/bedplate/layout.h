@@ -35,7 +35,7 @@
 #define KDB_REMOVED_SLOTS 1024u      /* power of two; see kdb_state.removed_ts */
 #define KDB_CHAIN_MAX 256u           /* index entries in one hash chain; more keys get KDB_ERR_CHAIN */
 
-/* ---- Status: what an operator returns, and which continuation it calls ------------------------ */
+/* ---- Status: the result of an operator, which selects the continuation ------------------------ */
 enum kdb_status {
 	KDB_OK = 0,               /* done; for GET: key found */
 	KDB_NOT_FOUND = 1,        /* GET, DELETE: no such key; compare-and-set: no such key */
@@ -52,8 +52,8 @@ enum kdb_status {
 	KDB_ERR_TOO_LARGE = 21,   /* key or value exceeds the limits above */
 	KDB_ERR_TOO_MANY_LOCKS = 22, /* KDB_TX_LOCKS exceeded */
 	KDB_ERR_STATE = 23,       /* operator not allowed in this transaction state */
-	KDB_ERR_BUSY = 24,        /* a latch, or a lock that is held for a moment only, or a snapshot slot could not be had. The
-				   * operator had no effect, and an open transaction goes on: repeat the operator */
+	KDB_ERR_BUSY = 24,        /* a latch, or a lock that is held for a moment only, or a snapshot slot could not be acquired.
+				   * The operator had no effect, and an open transaction goes on: repeat the operator */
 	KDB_ERR_ABORTED = 25,     /* the transaction already met an Error state: roll back */
 	KDB_ERR_PARTITION = 26,   /* the key belongs to another partition than this program's */
 	KDB_ERR_MEMORY_IN_LOG = 27, /* user space's: KDB_ERR_NO_MEMORY until the log's reader has caught up */
@@ -91,7 +91,7 @@ struct kdb_lock {
 struct kdb_ctx {
 	__u64 commit_ts;          /* 0 until the commit point; read by others to resolve markers */
 	__u64 tx_seq;             /* number of this session's current transaction; never repeats */
-	__u64 snapshot_ts;        /* READ_ONLY: what this transaction sees; ACTIVE: clock at BEGIN */
+	__u64 snapshot_ts;        /* READ_ONLY: timestamp of its snapshot; ACTIVE: clock at BEGIN */
 	__u32 state;              /* enum kdb_tx_state */
 	__u32 nlocks;
 	__u32 snapshot_slot;      /* index in kdb_state.snapshots, READ_ONLY only */
@@ -116,7 +116,7 @@ enum kdb_in_use {
 
 /* I/O buffers of one operator call: the paper's key and value buffers of the context. */
 struct kdb_io {
-	__u32 claimed;            /* 0 free, else owner; compare-and-swap by whoever claims it */
+	__u32 claimed;            /* 0 = free, else owner; claimed by compare-and-swap */
 	__u32 klen;               /* bytes, 1..=KDB_KEY_MAX */
 	__u32 vlen;               /* in: value to SET; out: value of GET */
 	__u32 flags;              /* KDB_IO_* */
@@ -127,7 +127,7 @@ struct kdb_io {
 	__u64 observed_ts;        /* out: newest commit that the outcome reveals; 0 = none (arena engine) */
 	__u64 hash;               /* out: SipHash-1-3 of the key (arena engine); see engine/hash.h */
 	__u64 write[6];           /* the engine's: a struct kdb_write, which would need too much stack */
-	__u32 step;               /* loops of the engine */
+	__u32 step;               /* loop counter of the engine */
 	__u32 index;              /* hash-map engine: this buffer's index in kdb_ios */
 	__u32 _pad1;
 	__u32 map_klen;           /* hash-map engine: klen, directly before the key: a map key in place */
@@ -259,9 +259,9 @@ struct kdb_version {
  * being written. Further ones, which only snapshots need, are in an array of kdb_config.slots -
  * KDB_INLINE_VERSIONS versions, which is a block of its own while there are any.
  *
- * The key follows the versions, padded with zeros to a multiple of 8; what is left of the entry's size are
- * KDB_CELLS cells for small values, so that reading one takes no further cache miss. Two cells hold the
- * value that is valid and the one that is about to be.
+ * The key follows the versions, padded with zeros to a multiple of 8. The rest of the entry is divided into
+ * KDB_CELLS cells for small values, so that reading one takes no further cache miss. Two cells hold the value that
+ * is valid and the one that is about to be.
  *
  * Entry memory is type-stable: a slab of entries serves another purpose only after every program that may
  * have a pointer into it has ended. Until then a stale pointer to an entry can be locked and re-validated.
@@ -401,8 +401,8 @@ struct kdb_config {
 	__u64 log_secret;         /* marks complete log records; see struct kdb_rec */
 	__u32 key_bytes;          /* hash-map engine: longest key, a multiple of 8 */
 	__u32 irqs;               /* hash-map engine: 1 = the kernel lets programs disable interrupts */
-	__u32 wal_notify;         /* hash-map engine: wakes the log's reader after so many bytes */
-	__u32 map_args;           /* hash-map engine: 1 = only maps' memory may be a map's key or value */
+	__u32 wal_notify;         /* hash-map engine: bytes after which the log's reader is woken */
+	__u32 map_args;           /* hash-map engine: 1 = only map memory may be a map's key or value */
 };
 struct kdb_arena {
 	__u64 magic;
@@ -437,7 +437,7 @@ struct kdb_arena {
 	/* lines: where to begin the search of a bitmap, in words; only a hint */
 	__u32 hints[KDB_KINDS + 9];
 };
-/* What the hash-map engine shares with user space: memory accounting and the collector's queue. */
+/* State that the hash-map engine shares with user space: memory accounting and the collector's queue. */
 struct kdb_hash_state {
 	__u64 limit;              /* bytes that entries and values may take together */
 	__u64 used;

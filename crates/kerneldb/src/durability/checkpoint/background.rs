@@ -1,6 +1,6 @@
-//! The thread that takes checkpoints: by time, by log size, on demand. One at a time.
+//! The thread that takes checkpoints: by time, by log size, on demand. It takes one at a time.
 //!
-//! One lock, `state`, never held while a checkpoint is written.
+//! There is one lock, `state`. It is never held while a checkpoint is written.
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,12 +12,12 @@ use crate::{Error, Result};
 
 /// After a failed automatic checkpoint the next one waits at least this long.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_secs(10);
-/// How often the log's size is looked at.
+/// Interval at which the thread checks the log's size.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// What the thread needs of the database.
+/// The interface of the database that the thread uses.
 pub(crate) trait CheckpointTask: Send {
-    /// Takes a checkpoint; gives up when `progress` says so.
+    /// Takes a checkpoint; gives up when `progress` returns `Break`.
     fn run(&mut self, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<CheckpointInfo>;
     /// Timestamp of the newest commit.
     fn clock(&self) -> u64;
@@ -34,7 +34,7 @@ struct State {
     /// Answer to the requests up to `served`.
     answer: Option<std::result::Result<CheckpointInfo, Arc<Error>>>,
     stop: bool,
-    /// The thread has ended.
+    /// Whether the thread has ended.
     ended: bool,
 }
 
@@ -50,7 +50,7 @@ impl CheckpointRequests {
     }
 }
 
-/// The running thread; dropping it gives a running checkpoint up.
+/// The running thread; dropping it cancels a running checkpoint.
 pub(crate) struct Checkpointer {
     shared: Arc<CheckpointRequests>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -92,7 +92,7 @@ impl Checkpointer {
         }
     }
 
-    /// Asks for a checkpoint; false if one is running or asked for already.
+    /// Requests a checkpoint; false if one is running or requested already.
     pub(crate) fn request(&self) -> bool {
         let mut state = self.shared.lock();
         if state.status.running.is_some() || state.requested > state.served {
@@ -124,7 +124,7 @@ impl Drop for Checkpointer {
     }
 }
 
-/// The same error for another caller.
+/// Makes the same error for another caller.
 fn copy(e: &Error) -> Error {
     match e {
         Error::Io { what, source } => {
@@ -191,8 +191,8 @@ impl Worker {
         }
     }
 
-    /// Waits until a checkpoint is to be taken; returns the number of requests that it serves. `None`:
-    /// end.
+    /// Waits until a checkpoint is due; returns the number of requests that it serves, or `None` if
+    /// the thread must end.
     fn wait(&self, last_end: Instant, last_bytes: u64, not_before: Option<Instant>) -> Option<u64> {
         let mut state = self.shared.lock();
         loop {
@@ -203,7 +203,7 @@ impl Worker {
             let by_size =
                 self.config.log_bytes.is_some_and(|b| self.task.log_bytes().saturating_sub(last_bytes) >= b);
             let allowed = not_before.is_none_or(|t| t <= Instant::now());
-            // Nothing new needs no new image.
+            // Without new commits no new image is needed.
             let changed = || self.task.clock() != state.status.last.as_ref().map_or(0, |l| l.ts);
             if state.requested > state.served || ((by_time || by_size) && allowed && changed()) {
                 let positions = Progress::default();

@@ -15,10 +15,10 @@ use crate::{Error, Result, SnapshotItem};
 
 /// Name of a checkpoint until it is complete.
 const TEMPORARY: &str = "checkpoint.tmp";
-/// Scan positions between two looks at errors, progress and the rate.
+/// Scan positions between two checks of errors, progress and the rate.
 const CHUNK: u64 = 4096;
-/// A sync after this many bytes: keeps the dirty pages few, so that the final sync (and the log's, which
-/// may have to wait for the same device) is short.
+/// The file is synced after this many bytes. Few dirty pages then remain, so that the final sync (and
+/// the log's, which may have to wait for the same device) is short.
 const SYNC_BYTES: u64 = 32 << 20;
 
 /// Name of a checkpoint file.
@@ -39,7 +39,7 @@ pub(crate) fn list(dir: &dyn Dir) -> io::Result<Vec<u64>> {
     Ok(found)
 }
 
-/// Called between chunks; `Break` gives the work up.
+/// Called between chunks; `Break` cancels the work.
 pub(crate) type OnProgress<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
 
 /// Streams an image of `source` to `write`, in pieces of about 256 KiB.
@@ -104,8 +104,8 @@ pub(crate) fn stream(
     })
 }
 
-/// Writes a checkpoint under a temporary name; [`publish`] gives it its own. After an error nothing is
-/// left of it.
+/// Writes a checkpoint under a temporary name; [`publish`] gives it its own. After an error no part of
+/// it is left.
 pub(crate) fn write(
     dir: &dyn Dir,
     source: Box<dyn SnapshotSource + '_>,
@@ -152,7 +152,7 @@ fn write_temporary(
     )?;
     // Old versions need not be kept during the sync.
     drop(source);
-    // A failed sync fails the checkpoint as a whole, so none is ever repeated.
+    // A failed sync fails the checkpoint as a whole, so no sync is ever repeated.
     file.sync().map_err(io)?;
     info.path = path;
     Ok(info)
@@ -208,7 +208,7 @@ pub(crate) fn import(
 }
 
 /// Gives the written checkpoint its name, durably, and removes all but the newest `keep`. Returns the
-/// timestamp of the oldest one that is left.
+/// timestamp of the oldest remaining one.
 pub(crate) fn publish(dir: &dyn Dir, ts: u64, keep: usize) -> Result<u64> {
     let io = |e| Error::io(format!("naming {}", dir.path(&checkpoint_name(ts)).display()), e);
     dir.rename(TEMPORARY, &checkpoint_name(ts)).map_err(io)?;
@@ -220,12 +220,12 @@ pub(crate) fn publish(dir: &dyn Dir, ts: u64, keep: usize) -> Result<u64> {
         }
     }
     all.truncate(keep.max(1));
-    // The log is cut next: it must not be gone while the old checkpoint comes back after a crash.
+    // The log is cut next. It must not be gone if the old checkpoint comes back after a crash.
     dir.sync().map_err(io)?;
     Ok(all.last().copied().unwrap_or(ts))
 }
 
-/// Renames the checkpoints newer than `ts`, which are damaged, so that they are neither tried again nor
+/// Renames the checkpoints newer than `ts`, which are damaged. They are then neither read again nor
 /// counted among those that are kept.
 pub(crate) fn set_damaged_aside(dir: &dyn Dir, ts: u64) {
     for newer in list(dir).unwrap_or_default().into_iter().filter(|&t| t > ts) {
@@ -236,7 +236,7 @@ pub(crate) fn set_damaged_aside(dir: &dyn Dir, ts: u64) {
     }
 }
 
-/// Removes what [`write()`] has left if it was not followed by [`publish`].
+/// Removes the file that [`write()`] has left if [`publish`] did not follow.
 pub(crate) fn discard(dir: &dyn Dir) {
     let _ = dir.remove(TEMPORARY);
 }

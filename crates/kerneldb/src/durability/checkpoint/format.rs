@@ -1,7 +1,7 @@
-//! The format of checkpoint and dump files: encoding and decoding, over any stream. No files here.
+//! The format of checkpoint and dump files: encoding and decoding, over any stream. This module opens no files.
 //!
-//! All integers are little-endian. A file is a header, blocks of about 256 KiB, and a footer, so it can
-//! be written to and read from a pipe; its end is known by the footer, never by the size.
+//! All integers are little-endian. A file is a header, blocks of about 256 KiB, and a footer, so it can be
+//! written to and read from a pipe. The footer marks its end; its size does not.
 //!
 //! ```text
 //! header (64 bytes)
@@ -30,11 +30,12 @@ const FOOTER: usize = 48;
 const ENTRY_HEADER: usize = 8;
 const ENTRY_MAX: usize = ENTRY_HEADER + 8 + KEY_MAX + VALUE_MAX;
 
-/// A block is written once it has this many bytes: few enough to stay in a processor's own cache, beside what
-/// is read meanwhile, until they are written.
+/// A block is written once it has this many bytes. That is few enough for them to stay in a processor's own cache
+/// until they are written, beside the memory that is read meanwhile.
 pub(crate) const BLOCK_BYTES: usize = 256 << 10;
-/// The checksum is taken of so many bytes at a time, while they are in the fastest cache, and few, so that memory
-/// that is fetched meanwhile does not have to wait for it. A multiple of what the checksum's fast way works on.
+/// Number of bytes whose checksum is computed at a time, while they are in the fastest cache. The number is small
+/// so that memory that is fetched meanwhile does not have to wait. It is a multiple of the size that the fast
+/// algorithm of the checksum works on.
 const SUM_BYTES: usize = 2 * 768;
 /// Longest payload that a reader accepts (and allocates memory for). Blocks of older files have a mebibyte.
 const MAX_PAYLOAD: usize = (1 << 20) + ENTRY_MAX;
@@ -57,7 +58,7 @@ fn corrupt<T>(text: impl Into<String>) -> Result<T> {
     Err(Error::Corrupt(text.into()))
 }
 
-/// What a file says about itself at its beginning.
+/// The header of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) database_id: [u8; 16],
@@ -66,7 +67,7 @@ pub(crate) struct Header {
     pub(crate) entries_expected: u64,
 }
 
-/// And at its end.
+/// The counts in the footer of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) entries: u64,
@@ -77,13 +78,13 @@ pub(crate) struct Totals {
 
 /// Builds the byte stream of a file in one buffer that is handed to `write` whenever a block is full.
 ///
-/// This is the hot path of a checkpoint: an entry costs one bounds check and a few copies into memory
-/// that is reused; there is no allocation and no call per entry.
+/// This is the hot path of a checkpoint. An entry costs one bounds check and a few copies into memory that is
+/// reused; there is no allocation and no call per entry.
 pub(crate) struct Encoder {
     buffer: Vec<u8>,
-    /// Where the current block's header is in the buffer.
+    /// Offset of the current block's header in the buffer.
     block: usize,
-    /// Up to where `crc` covers the block's payload.
+    /// Offset up to which `crc` covers the block's payload.
     summed: usize,
     crc: u32,
     entries: u32,
@@ -116,7 +117,7 @@ impl Encoder {
         (self.summed, self.crc) = (self.buffer.len(), 0);
     }
 
-    /// Adds a key. True: a block is full, [`Encoder::take_block`] must be called before the next one.
+    /// Adds a key. True: a block is full, and [`Encoder::take_block`] must be called before the next key.
     #[inline]
     pub(crate) fn push(&mut self, item: &SnapshotItem<'_>) -> bool {
         debug_assert!((1..=KEY_MAX).contains(&item.key.len()) && item.value.len() <= VALUE_MAX);
@@ -144,7 +145,7 @@ impl Encoder {
         self.totals.entries + u64::from(self.entries)
     }
 
-    /// Bytes so far, roughly (what is not handed to `write` yet included).
+    /// Bytes so far, roughly (including those not handed to `write` yet).
     pub(crate) fn bytes(&self) -> u64 {
         self.totals.payload + self.buffer.len() as u64
     }
@@ -195,7 +196,8 @@ impl Encoder {
     }
 }
 
-/// Appends. Eight to sixteen bytes, which is what many keys and values have, are two words that may overlap.
+/// Appends bytes. Eight to sixteen bytes, which are common for keys and values, are copied as two words that may
+/// overlap.
 #[inline]
 fn append(out: &mut Vec<u8>, bytes: &[u8]) {
     match (bytes.first_chunk::<8>(), bytes.last_chunk::<8>()) {
@@ -219,8 +221,8 @@ impl Totals {
     }
 }
 
-/// Reads a file block by block; every checksum and count is verified before a key is handed out, so
-/// damage shows before the damaged block is used.
+/// Reads a file block by block. It verifies every checksum and count before it hands out a key, so damage is
+/// noticed before the damaged block is used.
 pub(crate) struct Decoder<R> {
     input: R,
     header: Header,
@@ -269,8 +271,8 @@ impl<R: Read> Decoder<R> {
         self.bytes
     }
 
-    /// Reads and checks the next block and hands its keys to `f` (as [`OpRef::Put`]). False after the
-    /// footer, which has been checked then.
+    /// Reads and checks the next block and hands its keys to `f` (as [`OpRef::Put`]). False after the footer,
+    /// which has then been checked.
     pub(crate) fn next_block(&mut self, f: &mut dyn FnMut(OpRef<'_>) -> Result<()>) -> Result<bool> {
         if self.done {
             return Ok(false);
@@ -367,8 +369,8 @@ fn count_entries(payload: &[u8]) -> Option<u32> {
     rest.is_empty().then_some(entries)
 }
 
-/// Arbitrary bytes as a file, or, past the checksums, as the payload of a block: never a panic, and what is
-/// accepted is what was written.
+/// Reads arbitrary bytes as a file, or, past the checksums, as the payload of a block. The reader must not panic,
+/// and must accept only bytes that a writer can have written.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn arbitrary_bytes(input: &[u8]) {
     let decode = |file: &[u8]| -> Result<u64> {
@@ -518,7 +520,7 @@ mod tests {
         #[test]
         fn arbitrary_bytes_never_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..3000), valid in any::<bool>()) {
             if valid {
-                // Get past the headers.
+                // The bytes follow valid headers.
                 let mut start = encode(&[]);
                 start.truncate(HEADER);
                 let mut block = vec![0; BLOCK_HEADER];

@@ -1,9 +1,10 @@
 //! Checkpoints: consistent images of the whole database, taken while writers go on (paper 6.6).
 //!
-//! The paper dumps its maps entry by entry through system calls, with writers stopped. Here a snapshot
-//! is scanned straight from mapped memory into large writes; it keeps the versions that it needs.
+//! The paper dumps its maps entry by entry through system calls, with writers stopped. Here a
+//! snapshot, which keeps the versions that it needs, is scanned straight from mapped memory into large
+//! writes.
 //!
-//! - `source`: what is scanned
+//! - `source`: the image that is scanned
 //! - `format`: the file format, also that of dumps
 //! - `files`: writing (complete or not at all), finding, reading, removing
 //! - `background`: the thread that takes them by time, by log size and on demand
@@ -18,17 +19,17 @@ use std::time::Duration;
 
 use crate::{Error, Result};
 
-/// When checkpoints are taken, and how.
+/// Triggers and limits of checkpoints.
 #[derive(Clone, Debug)]
 pub struct CheckpointConfig {
     /// Time between automatic checkpoints; `None` = not by time.
     pub interval: Option<Duration>,
     /// Log bytes after which an automatic checkpoint is taken; `None` = not by size.
     pub log_bytes: Option<u64>,
-    /// Checkpoints kept, at least 1. The log is kept back to the oldest one, so that a damaged newest
-    /// checkpoint does not lose anything.
+    /// Checkpoints kept, at least 1. The log is kept back to the oldest one, so that no commit is lost
+    /// if the newest checkpoint is damaged.
     pub keep: usize,
-    /// Most bytes written per second; `None` = as fast as the disk takes them.
+    /// Most bytes written per second; `None` = as fast as the disk accepts them.
     pub rate_limit: Option<u64>,
 }
 
@@ -46,7 +47,7 @@ impl Default for CheckpointConfig {
 /// A finished checkpoint (or dump).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointInfo {
-    /// Where it is; empty for a dump to a stream.
+    /// Path of the file; empty for a dump to a stream.
     pub path: PathBuf,
     /// Every commit up to this timestamp is in it, none after.
     pub ts: u64,
@@ -56,15 +57,15 @@ pub struct CheckpointInfo {
     pub bytes: u64,
     /// Blocks in it.
     pub blocks: u64,
-    /// Database it was taken of.
+    /// The database from which it was taken.
     pub database_id: [u8; 16],
-    /// When it was begun, milliseconds since the Unix epoch.
+    /// Time at which it was begun, milliseconds since the Unix epoch.
     pub created_ms: u64,
-    /// How long it took to write (or to read, for [`verify`]).
+    /// Time that writing took (or reading, for [`verify`]).
     pub took: Duration,
 }
 
-/// How far a checkpoint, dump, load or verification is.
+/// Progress of a checkpoint, dump, load or verification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Units of work done: scan positions when writing, bytes when reading.
@@ -82,9 +83,9 @@ pub struct Progress {
 pub struct CheckpointStatus {
     /// The running checkpoint, if there is one.
     pub running: Option<Progress>,
-    /// The last successful one, also of a previous run of the server.
+    /// The last successful one, including those of previous runs of the server.
     pub last: Option<CheckpointInfo>,
-    /// Why the last attempt failed; `None` if it succeeded or there was none.
+    /// The reason why the last attempt failed; `None` if it succeeded or there was none.
     pub last_error: Option<String>,
     /// Successful ones since the start.
     pub completed: u64,

@@ -1,11 +1,11 @@
-//! What a checkpoint is made of.
+//! The contents of a checkpoint.
 
 use std::time::Duration;
 
 use crate::engine::unix_ms;
 use crate::{Database, Error, Result, Snapshot, SnapshotItem};
 
-/// A consistent image that can be scanned piece by piece. [`Snapshot`] is the real one.
+/// A consistent image that can be scanned piece by piece. [`DatabaseSnapshot`] is the production implementation.
 pub(crate) trait SnapshotSource {
     /// Every commit up to and including this timestamp is in it, none after.
     fn timestamp(&self) -> u64;
@@ -13,8 +13,8 @@ pub(crate) trait SnapshotSource {
     fn positions(&self) -> u64;
     /// Number of keys, roughly; 0 = not known.
     fn expected(&self) -> u64;
-    /// Hands over the keys at positions `from..to`, except expired ones. After an error nothing that was handed over is
-    /// to be used.
+    /// Hands over the keys at positions `from..to`, except expired ones. After an error the caller must discard all
+    /// keys that were handed over.
     fn scan(&mut self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<()>;
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct DatabaseSnapshot<'db> {
 }
 
 impl<'db> DatabaseSnapshot<'db> {
-    /// Takes one; waits a moment if all snapshot slots are taken.
+    /// Takes a snapshot; waits a moment if all snapshot slots are in use.
     pub(crate) fn take(database: &'db Database) -> Result<Self> {
         for _ in 0..100 {
             match database.snapshot() {
@@ -53,7 +53,7 @@ impl SnapshotSource for DatabaseSnapshot<'_> {
     fn scan(&mut self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<()> {
         let now_ms = unix_ms();
         self.snapshot.scan(from, to, &mut |item| {
-            // An expired key does not exist for any reader of the snapshot, so nobody misses it.
+            // An expired key does not exist for any reader of the snapshot, so the image does not need it.
             if item.expire_at_ms.is_none_or(|at| at > now_ms) {
                 f(item);
             }

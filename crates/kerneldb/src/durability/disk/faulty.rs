@@ -1,11 +1,10 @@
-//! A disk in memory for tests: it runs full, fails at chosen calls, and after a crash has only kept
-//! what was promised, plus whatever else it likes.
+//! A disk in memory for tests. It runs full and fails at chosen calls. After a crash it has kept the
+//! promised bytes, and an arbitrary part of the others.
 //!
-//! Model of a crash: the synced bytes of a file survive; of every unsynced write each 512-byte sector
-//! survives or not, independently; the size of the file is somewhere between the synced and the
-//! current one; of the unsynced changes of the directory a prefix survives. A failed sync marks the
-//! unsynced bytes as clean, as Linux does: they stay readable, later syncs succeed, and a crash still
-//! loses them.
+//! Model of a crash: the synced bytes of a file survive. Each 512-byte sector of every unsynced write
+//! survives or not, independently. The size of the file is between the synced and the current one. A
+//! prefix of the unsynced changes of the directory survives. A failed sync marks the unsynced bytes
+//! as clean, as Linux does: they stay readable, later syncs succeed, and a crash still loses them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -19,7 +18,7 @@ const SECTOR: usize = 512;
 #[derive(Clone, Default)]
 struct Node {
     data: Vec<u8>,
-    /// What a crash leaves for certain.
+    /// Contents that a crash leaves for certain.
     durable: Vec<u8>,
     /// Ranges written since the last sync.
     dirty: Vec<(usize, usize)>,
@@ -34,7 +33,7 @@ enum Change {
     Rename(String, String),
 }
 
-/// Which calls fail, and how.
+/// The calls that fail, and their errors.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Faults {
     /// Numbers of the (counted) calls that fail, with the raw error (`libc::EIO`, ...).
@@ -57,7 +56,7 @@ struct State {
 }
 
 impl State {
-    /// Counts a call that can fail; the error if this one shall.
+    /// Counts a call that can fail; returns the error if this one must fail.
     fn call(&mut self) -> io::Result<()> {
         self.calls += 1;
         match self.faults.at.get(&self.calls) {
@@ -96,7 +95,7 @@ impl State {
 #[derive(Clone, Default)]
 pub(crate) struct FaultyDir(Arc<Mutex<State>>, Arc<SyncGate>);
 
-/// Where syncs of files wait while the test holds them.
+/// Syncs of files wait here while the test holds them.
 #[derive(Default)]
 struct SyncGate {
     held: Mutex<bool>,
@@ -108,7 +107,7 @@ struct FaultyFile {
     id: u64,
 }
 
-/// Source of the crash's choices.
+/// Source of the choices in a crash.
 pub(crate) type Choose<'a> = &'a mut dyn FnMut(usize) -> usize;
 
 impl FaultyDir {
@@ -120,7 +119,7 @@ impl FaultyDir {
         self.0.lock().unwrap().faults = faults;
     }
 
-    /// Holds the syncs of files from now on, or lets them go on.
+    /// Holds the syncs of files from now on, or releases them.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn hold_syncs(&self, hold: bool) {
         *self.1.held.lock().unwrap() = hold;
@@ -138,7 +137,7 @@ impl FaultyDir {
         state.names.get(name).map(|id| state.nodes[id].data.clone())
     }
 
-    /// Puts a file there, durably.
+    /// Creates a durable file.
     pub(crate) fn put(&self, name: &str, data: Vec<u8>) {
         let mut state = self.0.lock().unwrap();
         state.next += 1;
@@ -329,7 +328,7 @@ impl DiskFile for FaultyFile {
             node.lost.extend(dirty);
             return Err(e);
         }
-        // Everything is durable except what an earlier failed sync has forgotten.
+        // Everything is durable except bytes that an earlier failed sync has forgotten.
         let Node { data, durable, lost, .. } = node;
         let before = std::mem::replace(durable, data.clone());
         for &(start, end) in lost.iter() {

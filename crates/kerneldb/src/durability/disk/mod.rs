@@ -1,10 +1,10 @@
-//! The little that the log and the checkpoints need of a file system, as two traits, so that tests can
-//! put a disk behind them that fails and forgets (`faulty`); [`real`] is the operating system's.
+//! The few file-system functions that the log and the checkpoints need, as two traits. Tests implement
+//! them by a disk that fails and forgets (`faulty`); [`real`] is the operating system's.
 //!
-//! What an implementation promises about a crash is what POSIX does: bytes of a file survive once
-//! [`DiskFile::sync`] has returned `Ok` *for the first time since they were written*; a directory entry
+//! An implementation promises for a crash what POSIX promises. Bytes of a file survive once
+//! [`DiskFile::sync`] has returned `Ok` *for the first time since they were written*. A directory entry
 //! (created, removed, renamed) survives once [`Dir::sync`] has returned `Ok`. After a failed sync the
-//! unsynced bytes may be gone for good although a later sync succeeds, so callers never repeat a sync:
+//! unsynced bytes may be lost although a later sync succeeds. Callers therefore never repeat a sync:
 //! they write the bytes again, into another file.
 
 #[cfg(any(test, fuzzing, feature = "testing"))]
@@ -28,7 +28,7 @@ pub(crate) trait Dir: Send + Sync {
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     /// Makes the entries durable.
     fn sync(&self) -> io::Result<()>;
-    /// For messages: the directory as the user knows it, with `name` in it.
+    /// For messages: the user's path of the directory, with `name` in it.
     fn path(&self, name: &str) -> std::path::PathBuf;
 }
 

@@ -12,7 +12,7 @@ use super::{Dir, DiskFile};
 /// A directory that exists.
 pub(crate) struct RealDir {
     path: PathBuf,
-    /// Kept open so that `sync` is possible when descriptors have run out.
+    /// The handle is kept open so that `sync` is possible when descriptors have run out.
     handle: File,
 }
 
@@ -55,7 +55,7 @@ impl Dir for RealDir {
         let mut names = Vec::new();
         for entry in std::fs::read_dir(&self.path)? {
             let entry = entry?;
-            // Names that are not UTF-8 are not ours.
+            // Files whose names are not UTF-8 are not ours.
             if let Ok(name) = entry.file_name().into_string() {
                 names.push(name);
             }
@@ -117,7 +117,7 @@ impl DiskFile for RealFile {
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        // Size and extents are part of what fdatasync writes; only times are left out.
+        // fdatasync writes size and extents, too; it leaves out only times.
         self.0.sync_data()
     }
 }

@@ -4,14 +4,14 @@
 //! changes of one partition in a batch. A worker thread takes the full batches of its lanes and writes their changes
 //! straight into the mapped arena ([`Loader`]).
 //!
-//! A loader reuses memory for the size that it had. When it finds no more, memory is scarce: every worker finishes its
-//! loaders, which gives their free blocks and slabs to all, and goes on with the operators in the kernel. They are slower,
-//! but sparse slabs can be emptied for them, as while the database runs. If that is not enough either, the partition's
-//! reserve is: recovery may pack a database a little less densely than it was.
+//! A loader reuses freed memory only for values of the same size. When it finds no memory, memory is scarce. Every
+//! worker then finishes its loaders, which gives their free blocks and slabs to all, and goes on with the operators in
+//! the kernel. They are slower, but sparse slabs can be emptied for them, as while the database runs. If that is not
+//! enough either, recovery takes the partition's reserve: it may pack a database a little less densely than it was.
 //!
-//! Invariant: the changes of a key are applied in the order in which they were routed, because a key has one lane, a
-//! lane has one worker, and a worker takes batches in order. Changes of different keys may be applied in any order.
-//! Every batch is owned by the router, by one worker, or by a channel between them, so no batch needs a lock.
+//! Invariant: the changes of a key are applied in the order in which they were routed. A key has one lane, a lane has
+//! one worker, and a worker takes batches in order. Changes of different keys may be applied in any order. The router,
+//! one worker, or a channel between them owns each batch, so no batch needs a lock.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -33,14 +33,14 @@ use crate::{Database, EngineKind, Error, LogTxn, Op, Result, Session};
 
 /// A database that recovery fills. Dropping it before [`ReplayTarget::set_clock`] leaves a partly filled database.
 pub(crate) struct Filler {
-    // Threads and sessions end before the database goes.
+    // Threads and sessions must end before the database does.
     way: RefCell<Way>,
     database: Arc<Database>,
-    /// Keys whose expiry this time has reached are not loaded.
+    /// Keys that expire up to this time are not loaded.
     now_ms: u64,
 }
 
-/// How changes reach the database.
+/// The way in which changes reach the database.
 enum Way {
     /// The arena engine: batches and worker threads.
     Batches(Router),
@@ -108,7 +108,7 @@ impl ReplayTarget for Filler {
     }
 }
 
-/// Replaces a write that is expired by a deletion, because what the write replaced must not stay either.
+/// Replaces a write that is expired by a deletion, because the value that the write replaced must not stay either.
 fn without_expired(change: OpRef<'_>, now_ms: u64) -> OpRef<'_> {
     match change {
         OpRef::Put { key, expire_at_ms: Some(at), .. } if at <= now_ms => OpRef::Delete { key },
@@ -193,7 +193,7 @@ impl Batch {
     }
 }
 
-/// What the router and the workers share.
+/// State that the router and the workers share.
 #[derive(Default)]
 struct Common {
     /// The first error of a worker.
@@ -204,7 +204,7 @@ struct Common {
     loading: AtomicUsize,
 }
 
-/// The decoding thread's side.
+/// The state of the decoding thread.
 struct Router {
     db: Arc<Engine>,
     commit_ts: u64,
@@ -212,9 +212,9 @@ struct Router {
     lanes_per_partition: u32,
     /// The open batch of each lane.
     lanes: Vec<Option<Batch>>,
-    /// Batches that nobody uses.
+    /// Batches that are not in use.
     free: Receiver<Batch>,
-    /// To each worker: full batches and their partitions.
+    /// Channels to the workers: full batches and their partitions.
     full: Vec<Sender<(Batch, u32)>>,
     workers: Vec<JoinHandle<Loaded>>,
     common: Arc<Common>,
@@ -228,7 +228,7 @@ impl Router {
         let lanes_per_partition = (worker_count as u32).div_ceil(partitions);
         let lanes = partitions * lanes_per_partition;
         let (give_back, free) = channel();
-        // For each lane, one that is filled and one that is applied.
+        // Each lane has one batch that is filled and one that is applied.
         for _ in 0..2 * lanes {
             let _ = give_back.send(Batch::default());
         }
@@ -312,7 +312,7 @@ impl Router {
             self.check()?;
             match self.free.recv_timeout(POLL) {
                 Ok(batch) => return Ok(batch),
-                // A worker that has panicked gives nothing back.
+                // A worker that has panicked returns no batches.
                 Err(RecvTimeoutError::Timeout) if !self.workers.iter().any(JoinHandle::is_finished) => {}
                 Err(_) => return Err(Error::State),
             }
@@ -321,11 +321,11 @@ impl Router {
 
     fn submit(&self, lane: usize, batch: Batch) -> Result<()> {
         let work = (batch, lane as u32 / self.lanes_per_partition);
-        // It fails only if the worker has panicked.
+        // Sending fails only if the worker has panicked.
         self.full[lane % self.full.len()].send(work).map_err(|_| Error::State)
     }
 
-    /// The first error of a worker.
+    /// Returns the first error of a worker.
     fn check(&self) -> Result<()> {
         let failure = self.common.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
         failure.map_or(Ok(()), Err)
@@ -364,19 +364,19 @@ impl Drop for Router {
     fn drop(&mut self) {
         self.full.clear();
         for worker in self.workers.drain(..) {
-            // After `finish` there are none; otherwise recovery has failed already.
+            // After `finish` no threads are left; otherwise recovery has failed already.
             let _ = worker.join();
         }
     }
 }
 
-/// How often a thread that waits for another looks whether there is a reason not to.
+/// Interval at which a thread that waits for another checks for a reason to stop waiting.
 const POLL: Duration = Duration::from_millis(5);
 
-/// Changes whose keys are looked for at a time.
+/// Changes whose keys are prefetched at a time.
 const AHEAD: usize = 16;
 
-/// A worker thread: applies batches until there are no more, and returns what its loaders have added.
+/// A worker thread: applies batches until there are no more, and returns the additions of its loaders.
 fn work(
     db: &Arc<Engine>,
     session: Session,
@@ -403,7 +403,7 @@ fn work(
         }
         batch.changes.clear();
         batch.bytes.clear();
-        // The router is gone if recovery has failed elsewhere.
+        // Sending fails if recovery has failed elsewhere, because the router is gone.
         let _ = give_back.send(batch);
     }
     worker.finish_loaders();
@@ -412,9 +412,9 @@ fn work(
 
 struct Worker<'a> {
     db: &'a Engine,
-    /// One for each partition; none any more once memory was scarce.
+    /// One for each partition; `None` once memory was scarce.
     loaders: Option<Vec<Loader<'a>>>,
-    /// What loaders that are finished have added.
+    /// The additions of the finished loaders.
     loaded: Loaded,
     session: Session,
     common: &'a Common,
@@ -468,7 +468,7 @@ impl Worker<'_> {
         };
         let mut attempts = 0;
         loop {
-            // Asked before: what the last loader leaves is there for the next attempt.
+            // This is read before the attempt: memory that the last loader leaves is available to the next attempt.
             let others_load = self.common.loading.load(Ordering::SeqCst) > 0;
             match self.session.replay(&op, change.commit_ts) {
                 Err(Error::NoMemory | Error::MemoryInLog) if others_load => std::thread::sleep(POLL),
@@ -486,7 +486,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Gives the loaders' memory to all.
+    /// Gives the memory of the loaders to all workers.
     fn finish_loaders(&mut self) {
         if let Some(loaders) = self.loaders.take() {
             for loader in loaders {
@@ -499,7 +499,7 @@ impl Worker<'_> {
 
 impl Drop for Worker<'_> {
     fn drop(&mut self) {
-        // Also after a panic, so that nobody waits for this worker.
+        // This also runs after a panic, so that no other worker waits for this one.
         self.finish_loaders();
     }
 }

@@ -1,4 +1,5 @@
-//! Filling a database from user space, against a model; the operators must find what they would have left themselves.
+//! Filling a database from user space, against a model. The operators must find the same memory as if they had
+//! written it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use crate::{Config, Database, Error, KEY_MAX, SetOptions, SnapshotItem, VALUE_MA
 /// Value and expiry by key.
 type Model = BTreeMap<Vec<u8>, (Vec<u8>, Option<u64>)>;
 
-/// An expiry that no test lives to see, in ms.
+/// An expiry that is later than any test, in ms.
 const FUTURE: u64 = 4_000_000_000_000;
 
 /// An empty filler; `None` where eBPF programs cannot be loaded.
@@ -37,7 +38,7 @@ fn contents(database: &Database) -> Model {
     found
 }
 
-/// A length around the bounds of all the ways in which values are kept.
+/// A length around the limits of all representations of values.
 fn length(random: &mut SmallRng) -> usize {
     let around = [0, 8, 16, 32, 100, 1000, 4096, 8192, 65_520, 65_528, VALUE_MAX][random.random_range(0..11)];
     (around + random.random_range(0..9usize)).saturating_sub(4).min(VALUE_MAX)
@@ -84,7 +85,7 @@ fn what_was_filled_is_what_the_operators_find_and_go_on_with() {
         let expiring = model.values().filter(|(_, expiry)| expiry.is_some()).count();
         assert_eq!(database.stats().keys, model.len() as u64);
         assert_eq!(database.stats().expiring_keys, expiring as u64);
-        // The operators read, overwrite and delete all of it, and use what was left in its slabs.
+        // The operators read, overwrite and delete all of it, and use the free blocks in its slabs.
         let mut log = database.log_reader();
         let mut session = database.session().unwrap();
         for (at, (key, (value, expiry))) in model.iter_mut().enumerate() {
@@ -142,8 +143,8 @@ fn fill(database: &Database, random: &mut SmallRng) {
     }
 }
 
-/// Slabs of each loader that are not full must not make a database too large for the memory that it was in, however
-/// often it is filled and recovered.
+/// Slabs of the loaders that are not full must not make a database too large for its memory, however often it is
+/// filled and recovered.
 #[test]
 fn a_full_database_can_be_recovered_again_and_again() {
     let config = Config { memory_bytes: 64 << 20, ..Config::default() };

@@ -110,7 +110,7 @@ impl Disk {
         })
     }
 
-    /// What the background job does.
+    /// The background job.
     fn checkpoint(&self, image: Image) -> Result<()> {
         let ts = image.ts;
         files::write(&self.checkpoint, Box::new(image), ID, None, &mut |_| ControlFlow::Continue(()))?;
@@ -140,7 +140,7 @@ fn txn(ts: u64, n: usize, size: usize) -> LogTxn {
     LogTxn { commit_ts: ts, ops: (0..n).map(op).collect() }
 }
 
-/// `n` transactions logged, checkpoints at `checkpoints`.
+/// Logs `n` transactions, and takes checkpoints at `checkpoints`.
 fn filled(n: u64, checkpoints: &[u64]) -> (Disk, Vec<LogTxn>) {
     let disk = Disk::default();
     let history = history(n);
@@ -180,7 +180,7 @@ fn checkpoint_and_log() {
         assert_eq!(got.report.checkpoint_ts, newest);
         assert_eq!(got.report.txns, 200 - newest);
         assert_eq!(got.report.checkpoint.is_some(), newest > 0);
-        // Only the newest two stay.
+        // Only the newest two checkpoints stay.
         assert_eq!(files::list(&disk.checkpoint).unwrap().len(), checkpoints.len().min(2));
     }
 }
@@ -201,14 +201,14 @@ fn a_damaged_checkpoint_is_replaced_by_the_one_before() {
         assert_eq!((got.report.recovered_ts, got.report.checkpoint_ts), (200, 100));
         assert_eq!(got.report.checkpoints_skipped.len(), 1);
         assert!(got.report.checkpoints_skipped[0].contains(&name));
-        // It does not count as one of those to keep.
+        // A damaged checkpoint does not count as one of those to keep.
         assert_eq!(files::list(&disk.checkpoint).unwrap(), [100]);
     }
 }
 
 #[test]
 fn damage_that_nothing_replaces_is_an_error() {
-    // The log is gone up to commit 50.
+    // The log has no commits up to 50.
     let (disk, _) = filled(100, &[50, 100]);
     for ts in [50, 100] {
         disk.checkpoint.put(&files::checkpoint_name(ts), b"nonsense".to_vec());
@@ -219,7 +219,7 @@ fn damage_that_nothing_replaces_is_an_error() {
     assert!(got.report.damage.is_some());
     assert_eq!(got.report.recovered_ts, 0);
 
-    // No log at all: the older checkpoint alone would lose commits.
+    // Without any log the older checkpoint alone would lose commits.
     let (disk, history) = filled(100, &[50, 100]);
     let disk = Disk { wal: FaultyDir::new(), ..disk };
     disk.checkpoint.put(&files::checkpoint_name(100), b"nonsense".to_vec());
@@ -311,7 +311,8 @@ fn run(steps: &[Step], rng: &mut TestRng) {
             Step::Sync => drop(writer.sync()),
             Step::Write => drop(writer.write()),
             Step::Checkpoint => {
-                // Also of commits that the log has not on disk, if it cannot be written.
+                // If the log cannot be written, the checkpoint also covers commits that the log
+                // does not have on disk.
                 let ts = history.len() as u64;
                 let _ = writer.sync();
                 if disk.checkpoint(image(&history, ts)).is_ok() {

@@ -1,5 +1,5 @@
 //! First stage: takes transactions out of the rings as fast as they come, and never waits for the
-//! disk, so that the rings only fill when the disk is behind by `max_unsynced_bytes`.
+//! disk. The rings therefore only fill when the disk is behind by `max_unsynced_bytes`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,10 +13,10 @@ use super::source::LogSource;
 
 /// Bytes taken per call of the source.
 const DRAIN_BYTES: usize = 1 << 20;
-/// The rings are looked at this often while something happens.
+/// Interval at which the rings are read while transactions come.
 const TICK: Duration = Duration::from_millis(1);
-/// Somebody waits for a commit whose record, or an earlier one's, is not complete yet: it takes a
-/// moment at most, so look again soon, but not forever.
+/// A thread waits for a commit whose record, or an earlier one's, is not complete yet. That takes a
+/// moment at most, so the drainer reads again after this time, but a limited number of times.
 const RETRY: Duration = Duration::from_micros(30);
 const RETRIES: u32 = 30;
 
@@ -27,7 +27,7 @@ pub(crate) struct Drainer {
     encoder: Encoder,
     queued_bytes: usize,
     last_notify: Instant,
-    /// Ended in order.
+    /// Whether the drainer has ended in order.
     finished: bool,
 }
 
@@ -48,7 +48,8 @@ impl Drainer {
         let mut quiet = 0u32;
         let mut retries = 0u32;
         while self.encoder.broken().is_none() {
-            // Before the drain: what was committed before the stop is then seen by the last one.
+            // This is read before the drain, so that the last drain sees all commits before the
+            // stop.
             let stopping = self.shared.stop.load(Ordering::Acquire);
             if !stopping && self.shared.unsynced.load(Ordering::Relaxed) >= self.config.max_unsynced_bytes {
                 self.notify();
@@ -86,9 +87,11 @@ impl Drainer {
         }
     }
 
-    /// Grows from a tick to the configured sleep while nothing happens.
+    /// Time until the next drain. It grows from a tick to the configured sleep while no
+    /// transactions come.
     fn pause(&self, quiet: u32) -> Duration {
-        // 50 quiet ticks first: a pause of a few milliseconds in a busy phase is not idleness.
+        // The pause grows only after 50 quiet ticks, because a few milliseconds without
+        // transactions in a busy phase are not idleness.
         let doublings = quiet.saturating_sub(50).min(10);
         (TICK * (1 << doublings)).min(self.config.idle_sleep.max(TICK))
     }
@@ -101,7 +104,7 @@ impl Drainer {
             self.shared.drained.store(self.encoder.last_ts(), Ordering::Release);
             let mut queue = lock(&self.shared.queue);
             let added = queue.add(frames);
-            // Under the lock, without which the flusher takes no frame.
+            // The flusher takes frames only under this lock.
             self.shared.unsynced.fetch_add(added, Ordering::Relaxed);
             self.encoder.spare.append(&mut queue.spare);
             self.encoder.spare.truncate(SPARE_BUFFERS);
@@ -110,7 +113,7 @@ impl Drainer {
         let due = self.queued_bytes >= self.config.write_threshold
             || self.last_notify.elapsed() >= TICK
             || self.config.durability == crate::Durability::Sync;
-        // Somebody may want a sync of what was only written so far.
+        // A thread may want a sync of data that was only written so far.
         if (self.queued_bytes > 0 && due) || self.shared.sync_wanted() {
             self.notify();
         }

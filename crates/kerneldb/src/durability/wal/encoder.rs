@@ -6,8 +6,8 @@ use crate::limits::{FRAME_BYTES, FRAME_PAYLOAD_MAX};
 
 /// Builds frames from the transactions of a source. Buffers come from a pool that the caller fills.
 ///
-/// No frame that the reader of the log would refuse leaves the encoder: a transaction that does not fit into a frame is
-/// taken back as a whole, and the log cannot go on. The database never commits one that large
+/// No frame that the reader of the log would refuse leaves the encoder. A transaction that does not fit into a frame is
+/// removed as a whole, and the log cannot go on. The database never commits such a large one
 /// ([`crate::limits::TX_BYTES_MAX`]).
 pub(crate) struct Encoder {
     current: Option<Frame>,
@@ -17,7 +17,7 @@ pub(crate) struct Encoder {
     before: (usize, u32),
     /// Longest payload of a frame.
     payload_max: usize,
-    /// Set when the source broke its promise; nothing is taken any more.
+    /// The reason why the source is broken, if it is; the encoder then accepts nothing more.
     broken: Option<String>,
     pub(crate) spare: Vec<Vec<u8>>,
 }
@@ -45,12 +45,12 @@ impl Encoder {
         self.last_ts
     }
 
-    /// Why the log cannot go on, if the source broke the sequence or a transaction does not fit.
+    /// The reason why the log cannot go on, if the source broke the sequence or a transaction does not fit.
     pub(crate) fn broken(&self) -> Option<&str> {
         self.broken.as_deref()
     }
 
-    /// Closes the open frame and hands over all.
+    /// Closes the open frame and hands over all frames.
     pub(crate) fn take_frames(&mut self) -> Vec<Frame> {
         self.close();
         std::mem::take(&mut self.closed)
@@ -63,7 +63,7 @@ impl Encoder {
         }
     }
 
-    /// Takes the current transaction back.
+    /// Removes the current transaction.
     fn refuse(&mut self) {
         let ts = self.last_ts + 1;
         self.broken = Some(format!("transaction {ts} does not fit into {} bytes", self.payload_max));
@@ -96,7 +96,7 @@ impl TxnSink for Encoder {
             return;
         }
         let Some(frame) = &mut self.current else { return };
-        // One byte more ends the transaction.
+        // One more byte ends the transaction.
         if frame.payload_len() + Frame::op_len(&op) < self.payload_max {
             frame.push_op(op);
         } else {
@@ -129,7 +129,7 @@ mod tests {
         Op::Put { key: b"key".to_vec(), value: vec![7; bytes - 9], expire_at_ms: None }
     }
 
-    /// What a reader gets from the frames.
+    /// Transactions that a reader gets from the frames.
     fn read(frames: Vec<Frame>) -> Vec<LogTxn> {
         struct Collect(Vec<LogTxn>);
         impl TxnSink for Collect {
@@ -166,7 +166,7 @@ mod tests {
             }
             assert_eq!(encoder.broken().is_none(), fits);
             assert_eq!(encoder.last_ts(), if fits { 6 } else { 5 });
-            // What follows a refused transaction is refused, too.
+            // Transactions after a refused one are refused, too.
             if !fits {
                 feed(&mut encoder, &LogTxn { commit_ts: 7, ops: vec![put(50)] });
                 assert_eq!(encoder.last_ts(), 5);

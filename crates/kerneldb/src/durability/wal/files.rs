@@ -1,14 +1,14 @@
-//! Writing of segments: which bytes go where, when a file begins and ends, and what happens after an
-//! error. Single-threaded; the flusher owns it.
+//! Writing of segments: the file and position of each frame, the beginning and end of files, and the
+//! handling of errors. Single-threaded; the flusher owns it.
 //!
 //! Invariants:
-//! - Frames stay in memory until a sync of the file that holds them has succeeded. `durable_ts` only
-//!   advances then.
+//! - Frames stay in memory until a sync of the file that holds them has succeeded. Only then
+//!   `durable_ts` advances.
 //! - A segment is created only after everything before its first timestamp is durable. It gets its name
 //!   when its header is durable, and a frame is written to it when the name is.
-//! - After any error the current segment is never written again: the frames that are not durable go
-//!   into a new segment, which replaces them (a failed fsync forgets data, and a second one would
-//!   claim success).
+//! - After any error the current segment is never written again. The frames that are not durable go into
+//!   a new segment, which replaces them. A failed fsync forgets data, and a second one would report
+//!   success.
 
 use std::collections::VecDeque;
 use std::io;
@@ -43,11 +43,11 @@ struct Segment {
     file: Box<dyn DiskFile>,
     name: String,
     seq: u64,
-    /// Where the next frame goes.
+    /// Offset of the next frame.
     end: u64,
-    /// Everything below is synced.
+    /// Everything below this offset is synced.
     synced: u64,
-    /// Space is reserved below.
+    /// Space is reserved up to this offset.
     reserved: u64,
     reserve: bool,
 }
@@ -115,8 +115,8 @@ impl LogFiles {
         self.spare.pop()
     }
 
-    /// Writes all frames to the operating system. After an error the frames are still pending, and
-    /// the next call begins a new segment with them.
+    /// Writes all frames to the operating system. After an error the frames are still pending, and the
+    /// next call begins a new segment with them.
     pub(crate) fn write(&mut self) -> io::Result<()> {
         let result = self.try_write();
         if result.is_err() {
@@ -153,8 +153,8 @@ impl LogFiles {
                 match segment.file.allocate(segment.reserved, want - segment.reserved) {
                     Ok(()) => segment.reserved = want,
                     Err(_) => {
-                        // Then the file simply grows. A part may have been reserved: on a full disk that
-                        // would be the last space there is.
+                        // The file then grows without reservation. A part may have been reserved, which
+                        // on a full disk would be the last space.
                         segment.reserve = false;
                         segment.file.truncate(segment.end)?;
                     }
@@ -189,14 +189,14 @@ impl LogFiles {
         Ok(())
     }
 
-    /// No more frames come: gives back what is reserved, if everything is durable.
+    /// Called when no more frames come: gives the reserved space back if everything is durable.
     pub(crate) fn close(&mut self) {
         if self.pending.is_empty() {
             self.finish_segment();
         }
     }
 
-    /// Closes a full segment; all of it is synced. What is reserved beyond its end is given back.
+    /// Closes a full segment, all of which is synced. The space reserved beyond its end is given back.
     fn finish_segment(&mut self) {
         if let Some(mut segment) = self.current.take()
             && let Err(e) = segment.file.truncate(segment.end)
@@ -215,7 +215,7 @@ impl LogFiles {
             created_ms: crate::durability::disk::now_ms(),
         };
         self.next_seq += 1;
-        // The last attempt may have left it.
+        // The last attempt may have left this file.
         let _ = self.dir.remove(TEMPORARY);
         let file = self.dir.create(TEMPORARY)?;
         let mut segment = Segment { file, name, seq, end: 0, synced: 0, reserved: 0, reserve: true };
@@ -238,7 +238,7 @@ impl LogFiles {
         Ok(())
     }
 
-    /// Gives the current segment up after an error. Its unsynced part is replaced by the next one.
+    /// Gives up the current segment after an error. The next segment replaces its unsynced part.
     fn abandon(&mut self) {
         self.written = 0;
         let Some(mut segment) = self.current.take() else { return };
@@ -246,7 +246,8 @@ impl LogFiles {
             drop(segment.file);
             self.remove(&segment.name);
         } else if let Err(e) = segment.file.truncate(segment.synced) {
-            // Harmless: the next segment begins at the same timestamp and replaces the rest.
+            // This does no harm, because the next segment begins at the same timestamp and replaces the
+            // rest.
             tracing::debug!(segment = segment.name, error = %e, "could not cut the abandoned segment");
         }
     }
@@ -265,14 +266,14 @@ pub(crate) fn list_segments(dir: &dyn Dir) -> io::Result<Vec<(u64, u64)>> {
     Ok(segments)
 }
 
-/// Removes the segments of which everything up to and including `ts` is all that counts: those that
-/// a later segment with a first timestamp of at most `ts + 1` follows. Returns how many were removed.
+/// Removes the segments whose valid commits are all at or before `ts`: those followed by a later segment
+/// with a first timestamp of at most `ts + 1`. Returns the number of removed segments.
 pub(crate) fn remove_segments(dir: &dyn Dir, ts: u64) -> io::Result<usize> {
     let segments = list_segments(dir)?;
     let Some(last) = segments.iter().rposition(|&(first, _)| first <= ts.saturating_add(1)) else {
         return Ok(0);
     };
-    // Oldest first, so that an interruption leaves a log without holes.
+    // The oldest one is removed first, so that an interruption leaves a log without holes.
     for &(first_ts, seq) in &segments[..last] {
         dir.remove(&segment_name(first_ts, seq))?;
     }

@@ -1,6 +1,6 @@
-//! Second stage: writes frames and calls fsync; decides when, and deals with errors.
+//! Second stage: writes frames and calls fsync. It decides when, and handles errors.
 //!
-//! Group commit needs no timer: whatever was queued while an fsync ran goes into the next one.
+//! Group commit needs no timer: frames that were queued while an fsync ran go into the next one.
 
 use std::sync::Arc;
 use std::sync::PoisonError;
@@ -13,7 +13,7 @@ use super::frame::Frame;
 use super::progress::{LogProgress, lock};
 use crate::Durability;
 
-/// Told about every change of (durable timestamp, failed).
+/// Called at every change of (durable timestamp, failed).
 pub(crate) type Report = Box<dyn Fn(u64, bool) + Send + Sync>;
 
 pub(crate) struct Flusher {
@@ -21,14 +21,14 @@ pub(crate) struct Flusher {
     shared: Arc<LogProgress>,
     files: LogFiles,
     report: Report,
-    /// When the oldest frame that is not durable came.
+    /// Time at which the oldest frame that is not durable came.
     oldest: Option<Instant>,
-    /// After an error: when to try again.
+    /// After an error: time of the next attempt.
     retry_at: Option<Instant>,
     broken: bool,
 }
 
-/// What the wait ended with.
+/// Result of the wait.
 struct Work {
     frames: Vec<Frame>,
     closed: bool,
@@ -88,7 +88,7 @@ impl Flusher {
         self.files.pending_bytes() > 0 && self.shared.sync_wanted()
     }
 
-    /// Takes frames and does what is due.
+    /// Takes frames, and writes or syncs them if that is due.
     fn flush(&mut self, frames: Vec<Frame>, closing: bool) {
         let now = Instant::now();
         for frame in frames {
@@ -144,7 +144,7 @@ impl Flusher {
 
 impl Drop for Flusher {
     fn drop(&mut self) {
-        // Nothing that comes from now on is logged.
+        // Later commits are not logged.
         self.publish(true);
         self.shared.end();
     }

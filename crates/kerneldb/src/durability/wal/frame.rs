@@ -9,7 +9,7 @@
 //!   0  u32 magic          4  u32 crc32c of bytes 8..48
 //!   8  u32 payload bytes 12  u32 crc32c of the payload
 //!  16  u64 first commit timestamp
-//!  24  u64 durable timestamp: what was on disk for certain when this frame was written
+//!  24  u64 durable timestamp: commits up to it were on disk when this frame was written
 //!  32  u32 transactions  36  u32 changes
 //!  40  u64 sequence number of the segment
 //! payload, padded with zeros to a multiple of 8: for every transaction its changes, then a 0 byte;
@@ -17,12 +17,12 @@
 //!             [u64 expiry in ms], key, [value]
 //! ```
 //!
-//! The frame header's checksum is seeded with the database's id, which clients do not know: a value
-//! that a client has stored can never pass for a frame when damaged data is searched for frames.
+//! The frame header's checksum is seeded with the database's id, which clients do not know. A value that a client
+//! has stored can therefore never pass for a frame when damaged data is searched for frames.
 //!
-//! The header has a checksum of its own, so that a length is only believed (and memory allocated for
-//! it) when it is intact. The durable timestamp tells a torn write from damage: a crash can only
-//! destroy what was not yet synced, so a damaged frame that some later frame calls durable is damage.
+//! The header has a checksum of its own. A length is therefore used (and memory allocated for it) only if it is
+//! intact. The durable timestamp tells an incomplete write from damage. A crash can only destroy bytes that were
+//! not yet synced, so an invalid frame that a later frame calls durable is damaged.
 
 use super::source::{OpRef, TxnSink};
 use crate::limits::{FRAME_PAYLOAD_MAX, TX_WRITE_BYTES};
@@ -31,7 +31,7 @@ pub(crate) const SEGMENT_HEADER: usize = 64;
 pub(crate) const FRAME_HEADER: usize = 48;
 /// Most bytes of a change besides its key and value.
 pub(crate) const CHANGE_HEADER_MAX: usize = 14;
-// What the operators count for a write is more than the write takes in a frame.
+// The operators count more bytes for a write than it takes in a frame.
 const _: () = assert!(TX_WRITE_BYTES > CHANGE_HEADER_MAX);
 
 const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"KDBLOG\r\n");
@@ -60,8 +60,8 @@ pub(crate) fn salt(database_id: &[u8; 16]) -> u32 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
     pub(crate) database_id: [u8; 16],
-    /// Commit timestamp of the first frame. Everything below it is durable in earlier segments (or a
-    /// checkpoint), and this segment replaces what earlier segments hold from it on.
+    /// Commit timestamp of the first frame. Everything below it is durable in earlier segments (or a checkpoint).
+    /// From it on, this segment replaces the contents of earlier segments.
     pub(crate) first_ts: u64,
     /// Increases with every segment of the database.
     pub(crate) seq: u64,
@@ -83,7 +83,7 @@ impl SegmentHeader {
         out
     }
 
-    /// Decodes a header; the text says what is wrong with it.
+    /// Decodes a header; the error text describes the fault.
     pub(crate) fn decode(bytes: &[u8]) -> Result<SegmentHeader, String> {
         if bytes.len() < SEGMENT_HEADER {
             return Err(format!("is only {} bytes long", bytes.len()));
@@ -159,7 +159,7 @@ impl FrameHeader {
         sane.then_some(header)
     }
 
-    /// Whether a header could begin here, by its first bytes.
+    /// Whether a header could begin here, judging by its first bytes.
     pub(crate) fn maybe(bytes: &[u8]) -> bool {
         bytes.starts_with(&FRAME_MAGIC.to_le_bytes())
     }
@@ -232,7 +232,8 @@ impl Frame {
         }
     }
 
-    /// Takes back the changes of a transaction that was not ended: `payload` and `ops` were the frame's before it.
+    /// Removes the changes of a transaction that was not ended. `payload` and `ops` are the frame's values before
+    /// it.
     pub(crate) fn undo_to(&mut self, payload: usize, ops: u32) {
         self.bytes.truncate(FRAME_HEADER + payload);
         self.ops = ops;
@@ -244,18 +245,18 @@ impl Frame {
         self.txns += 1;
     }
 
-    /// Bytes so far, header included.
+    /// Bytes so far, including the header.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// No more transactions: pads the payload.
+    /// Ends the frame: pads the payload.
     pub(crate) fn close(&mut self) {
         self.payload = (self.bytes.len() - FRAME_HEADER) as u32;
         self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
     }
 
-    /// Adds the transactions of the frame that follows this one, and gives that one's memory. Both are closed.
+    /// Adds the transactions of the frame that follows this one, and returns that frame's memory. Both are closed.
     pub(crate) fn absorb(&mut self, next: Frame) -> Vec<u8> {
         debug_assert_eq!(next.first_ts, self.last_ts() + 1);
         self.bytes.truncate(FRAME_HEADER + self.payload as usize);
@@ -308,8 +309,8 @@ pub(crate) fn check_payload(header: &FrameHeader, payload: &[u8]) -> bool {
         && decode_payload(header, payload, &mut Nothing)
 }
 
-/// Hands the transactions of a payload to `sink`. False if it is not well-formed; then `sink` may have
-/// received a part, so [`check_payload`] comes first.
+/// Hands the transactions of a payload to `sink`. False if the payload is malformed; `sink` may then have received
+/// a part, so [`check_payload`] comes first.
 pub(crate) fn decode_payload(header: &FrameHeader, payload: &[u8], sink: &mut dyn TxnSink) -> bool {
     let mut rest = payload;
     let mut ops = 0u64;

@@ -6,7 +6,7 @@ use super::source::{OpRef, TxnSink};
 use crate::durability::disk::faulty::FaultyDir;
 use crate::{KEY_MAX, Result, VALUE_MAX};
 
-/// Checks what a log hands over.
+/// Checks the transactions that a log hands over.
 #[derive(Default)]
 struct Check {
     last_ts: u64,
@@ -54,8 +54,8 @@ fn read(segment: Vec<u8>, force: bool, repair: bool) -> Result<u64> {
     Ok(done.last_ts)
 }
 
-/// Arbitrary bytes as a segment, behind a valid header, and, past the checksums, as the payload of a frame:
-/// never a panic, and commits without gaps.
+/// Replays arbitrary bytes as a segment, behind a valid header, and, past the checksums, as the payload of
+/// a frame. The replay must not panic, and its commits must have no gaps.
 pub(crate) fn arbitrary_bytes(input: &[u8]) {
     let [txns, ops, bytes @ ..] = input else { return };
     let header = SegmentHeader { database_id: [7; 16], first_ts: 1, seq: 1, created_ms: 1 }.encode();
@@ -76,7 +76,7 @@ pub(crate) fn arbitrary_bytes(input: &[u8]) {
         if let (Ok(strict), Ok(forced)) = (&strict, &forced) {
             assert_eq!(strict, forced);
         }
-        // Tidying up finds what looking found.
+        // A replay with repair has the same result as one without.
         assert_eq!(read(segment, true, true).ok(), forced.ok());
     }
 }

@@ -1,15 +1,16 @@
-//! The write-ahead log: user space's half of it (paper 4.3).
+//! The write-ahead log: its part in user space (paper 4.3).
 //!
-//! The engine puts every committed write into shared-memory rings. Here two threads take it to disk:
-//! the *drainer* empties the rings into frames in memory, the *flusher* writes frames and calls fsync.
-//! So the rings keep draining while an fsync runs, and what comes meanwhile is one group for the next.
+//! The engine puts every committed write into shared-memory rings. Two threads take it to disk: the
+//! *drainer* empties the rings into frames in memory, the *flusher* writes frames and calls fsync. The
+//! rings therefore keep draining while an fsync runs, and the transactions that come meanwhile form one
+//! group for the next.
 //!
-//! - `source`: what the log needs of the engine
+//! - `source`: the interface of the engine that the log uses
 //! - `frame`: the file format; `encoder` packs transactions into frames
-//! - `files`: segments, rotation, and what happens after I/O errors
-//! - `drainer`, `flusher`, `progress`: the threads and what they share
-//! - `segment`, `replay`, `settle`: reading of segments, telling torn writes from damage, and making
-//!   the end of the log durable before it is built upon
+//! - `files`: segments, rotation, and the handling of I/O errors
+//! - `drainer`, `flusher`, `progress`: the threads and their shared state
+//! - `segment`, `replay`, `settle`: reading of segments, telling incomplete writes from damage, and
+//!   making the end of the log durable before new segments follow
 
 mod drainer;
 mod encoder;
@@ -47,12 +48,12 @@ pub use source::{LogSource, OpRef, TxnSink};
 use crate::durability::disk::Dir;
 use crate::{Durability, Error, Result};
 
-/// Knobs of the log writer.
+/// Configuration of the log writer.
 #[derive(Clone, Debug)]
 pub struct WalConfig {
-    /// What a commit waits for when its session says nothing else. With [`Durability::Sync`] the
-    /// writer calls fsync as soon as there is something to write; with [`Durability::Async`] it does
-    /// so every [`WalConfig::sync_interval`], or earlier when somebody waits.
+    /// The default condition for which a commit waits. With [`Durability::Sync`] the writer calls fsync
+    /// as soon as there is something to write. With [`Durability::Async`] it does so every
+    /// [`WalConfig::sync_interval`], or earlier when a thread waits.
     pub durability: Durability,
     /// Longest time that written data stays without fsync, 1 ms..=60 s.
     pub sync_interval: Duration,
@@ -60,12 +61,13 @@ pub struct WalConfig {
     pub segment_bytes: u64,
     /// Data is written once this many bytes wait, even if a millisecond has not passed, 4 KiB..=16 MiB.
     pub write_threshold: usize,
-    /// Most bytes that are held in memory because they are not on disk yet; beyond it the rings are
-    /// no longer drained, so that they fill and writes are refused (back pressure). At least 1 MiB.
+    /// Most bytes that are held in memory because they are not on disk yet. Beyond it the rings are no
+    /// longer drained, so that they fill and writes are refused (back pressure). At least 1 MiB.
     pub max_unsynced_bytes: usize,
-    /// Longest sleep of the writer between two looks at the rings when nothing happens, 1 ms..=1 s.
+    /// Longest sleep of the writer between two reads of the rings when no transactions come, 1 ms..=1
+    /// s.
     pub idle_sleep: Duration,
-    /// How long the writer waits before it tries again after an I/O error.
+    /// Time that the writer waits after an I/O error before it tries again.
     pub retry_interval: Duration,
 }
 
@@ -116,25 +118,25 @@ pub struct WalStats {
     pub failed: bool,
     /// Transactions written.
     pub txns: u64,
-    /// Bytes written, headers included.
+    /// Bytes written, including headers.
     pub bytes: u64,
     /// Calls of fsync on segments.
     pub syncs: u64,
-    /// I/O errors met.
+    /// Number of I/O errors.
     pub errors: u64,
-    /// Segment files now in the directory.
+    /// Segment files in the directory at the moment.
     pub segments: u64,
 }
 
-/// The running log writer. All methods can be called from any thread. Dropping it is
-/// [`Wal::stop`] without the answer.
+/// The running log writer. All methods can be called from any thread. Dropping it is the same as
+/// [`Wal::stop`] without the result.
 pub struct Wal {
     shared: Arc<LogProgress>,
     dir: Arc<dyn Dir>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// Where a log begins.
+/// The beginning of a log.
 pub(crate) struct Start {
     pub(crate) dir: Arc<dyn Dir>,
     pub(crate) database_id: [u8; 16],
@@ -144,12 +146,12 @@ pub(crate) struct Start {
     pub(crate) seq: u64,
 }
 
-/// Gives the drainer its source, on the drainer's thread: it calls the function that it is given once.
+/// Gives the drainer its source, on the drainer's thread: it calls the function that it receives once.
 pub(crate) type WithSource = Box<dyn FnOnce(&mut dyn FnMut(&mut dyn LogSource)) + Send>;
 
 impl Wal {
-    /// Starts the threads. `report` is told every change of the durable timestamp and of the failed
-    /// state, from one thread.
+    /// Starts the threads. One thread calls `report` at every change of the durable timestamp and of
+    /// the failed state.
     pub(crate) fn start(
         config: WalConfig,
         start: Start,
@@ -181,8 +183,9 @@ impl Wal {
         Ok(Wal { shared, dir: start.dir, threads: Mutex::new(threads) })
     }
 
-    /// Takes what is in the rings to disk and ends the threads; idempotent. From then on the engine
-    /// refuses logged writes. [`Error::WalFailed`] if something that was drained could not be written.
+    /// Takes the contents of the rings to disk and ends the threads; idempotent. From then on the
+    /// engine refuses logged writes. [`Error::WalFailed`] if a drained transaction could not be
+    /// written.
     pub fn stop(&self) -> Result<()> {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.kick();
@@ -205,13 +208,13 @@ impl Wal {
         self.shared.failed()
     }
 
-    /// Asks that `ts` becomes durable soon, without waiting for it: the writer is woken up and calls
-    /// fsync as soon as it can. Together with [`Wal::watch`] this is what an event loop uses.
+    /// Requests that `ts` becomes durable soon, without waiting for it. The writer wakes up and calls
+    /// fsync as soon as it can. Event loops use this together with [`Wal::watch`].
     pub fn request(&self, ts: u64) {
         self.shared.request(ts);
     }
 
-    /// Waits until every commit up to `ts` is on disk. `Ok(false)` when `timeout` passed first;
+    /// Waits until every commit up to `ts` is on disk. `Ok(false)` when `timeout` passed first.
     /// [`Error::WalFailed`] when it passed while the log could not be written, or the log was stopped.
     pub fn wait_durable(&self, ts: u64, timeout: Duration) -> Result<bool> {
         self.shared.wait_durable(ts, timeout)

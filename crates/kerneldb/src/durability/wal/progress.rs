@@ -1,8 +1,8 @@
-//! What the log's threads and its users share.
+//! State that the log's threads and its users share.
 //!
-//! Three small locks, never held while another one is taken or I/O is done: `queue` (drainer →
-//! flusher), `kick` (users → drainer), `progress` (flusher → waiting users). The atomics are written
-//! before the lock of the condition they belong to is taken, so no wake-up is lost.
+//! There are three small locks: `queue` (drainer → flusher), `kick` (users → drainer), `progress` (flusher → waiting
+//! users). None is held while another one is taken or I/O is done. The atomics are written before the lock of the
+//! condition that they belong to is taken, so no wake-up is lost.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,19 +21,19 @@ use crate::{Error, Result};
 pub(crate) struct Queue {
     pub(crate) frames: Vec<Frame>,
     pub(crate) spare: Vec<Vec<u8>>,
-    /// The flusher shall look at the frames now.
+    /// The flusher must process the frames now.
     pub(crate) notified: bool,
-    /// The drainer has ended; nothing more comes.
+    /// The drainer has ended; no more frames come.
     pub(crate) closed: bool,
     /// The source broke its promise: the log cannot go on.
     pub(crate) broken: bool,
 }
 
 impl Queue {
-    /// Adds closed frames, and gives how many bytes there are more.
+    /// Adds closed frames, and returns by how many bytes the queue has grown.
     ///
-    /// A short frame becomes a part of the one before. Otherwise thousands of them would wait for a disk that stands
-    /// still, each in a buffer of its own.
+    /// A short frame becomes a part of the one before. Otherwise thousands of them would wait for a disk that makes
+    /// no progress, each in a buffer of its own.
     pub(crate) fn add(&mut self, frames: Vec<Frame>) -> usize {
         let mut bytes = 0;
         for frame in frames {
@@ -57,10 +57,10 @@ impl Queue {
 pub(crate) struct LogProgress {
     durable: AtomicU64,
     failed: AtomicBool,
-    /// Highest timestamp that somebody wants to be durable.
+    /// Highest timestamp that a thread wants to be durable.
     wanted: AtomicU64,
     pub(crate) drained: AtomicU64,
-    /// Bytes of frames that are not durable, queued ones included.
+    /// Bytes of frames that are not durable, including queued ones.
     pub(crate) unsynced: AtomicUsize,
     pub(crate) stop: AtomicBool,
     /// The flusher has ended: `durable` does not advance any more.
@@ -78,7 +78,7 @@ pub(crate) struct LogProgress {
     watches: Mutex<Vec<Weak<OwnedFd>>>,
 }
 
-/// A panic in another thread leaves these locks' data whole (they are held for a few assignments).
+/// A panic in another thread leaves the data of these locks consistent (they are held for a few assignments).
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -99,30 +99,30 @@ impl LogProgress {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// Whether somebody waits for more than is durable.
+    /// Whether a thread waits for more than is durable.
     pub(crate) fn sync_wanted(&self) -> bool {
         self.wanted.load(Ordering::Acquire) > self.durable_ts()
     }
 
-    /// Whether somebody waits for a transaction that has not left the rings.
+    /// Whether a thread waits for a transaction that has not left the rings.
     pub(crate) fn drain_wanted(&self) -> bool {
         self.wanted.load(Ordering::Acquire) > self.drained.load(Ordering::Relaxed)
     }
 
-    /// Asks that `ts` becomes durable.
+    /// Requests that `ts` becomes durable.
     pub(crate) fn request(&self, ts: u64) {
         if self.wanted.fetch_max(ts, Ordering::AcqRel) < ts && self.durable_ts() < ts {
             self.kick();
         }
     }
 
-    /// Wakes the drainer up.
+    /// Wakes up the drainer.
     pub(crate) fn kick(&self) {
         *lock(&self.kick) = true;
         self.kicked.notify_one();
     }
 
-    /// The drainer's sleep: until a kick or `timeout`. Returns whether it was kicked.
+    /// The drainer's sleep, until a kick or `timeout`. Returns whether it was kicked.
     pub(crate) fn sleep(&self, timeout: Duration) -> bool {
         let guard = lock(&self.kick);
         let (mut guard, _) = self
@@ -143,7 +143,7 @@ impl LogProgress {
         self.progressed.notify_all();
         lock(&self.watches).retain(|watch| {
             let Some(fd) = watch.upgrade() else { return false };
-            // Full (EAGAIN) means readable, which is all that matters.
+            // If the counter is full (EAGAIN), the descriptor is readable already.
             let _ = rustix::io::write(&*fd, &1u64.to_ne_bytes());
             true
         });
@@ -172,7 +172,7 @@ impl LogProgress {
         }
     }
 
-    /// The flusher's last words: wakes everybody who waits.
+    /// The flusher's last call: wakes all waiting threads.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
         drop(lock(&self.progress));

@@ -1,10 +1,10 @@
 //! Replay of the log: all segments after a timestamp, in order.
 //!
-//! Which part of which segment counts follows from the headers alone: a segment holds everything from
-//! its first timestamp to just below the first timestamp of any later segment (later by sequence
-//! number). A later segment replaces what comes after, which is how the writer continues after an I/O
-//! error. Damage below that limit is damage of durable data; at the end of the last segment it is a
-//! torn write, unless a later frame says that the damaged part was durable.
+//! The headers alone determine which part of a segment is valid. A segment holds everything from its
+//! first timestamp to just below the first timestamp of any later segment (later by sequence number).
+//! A later segment replaces everything after that, which is how the writer continues after an I/O
+//! error. Damage below that limit is damage of durable data. At the end of the last segment it is an
+//! incomplete write, unless a later frame says that the damaged part was durable.
 
 use super::files::{list_segments, segment_name};
 use super::frame::{FrameHeader, SegmentHeader, decode_payload};
@@ -14,7 +14,7 @@ use super::source::{OpRef, TxnSink};
 use crate::durability::disk::Dir;
 use crate::{Error, Result};
 
-/// What replay found out.
+/// Results of a replay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Replayed {
     /// Newest recovered commit.
@@ -26,33 +26,34 @@ pub(crate) struct Replayed {
     pub(crate) ops: u64,
     pub(crate) bytes: u64,
     pub(crate) torn_bytes: u64,
-    /// What was given up because of `force`.
+    /// The data that was given up because of `force`.
     pub(crate) damage: Option<String>,
 }
 
-/// How to replay.
+/// Options of a replay.
 pub(crate) struct Options<'a> {
     pub(crate) database_id: &'a [u8; 16],
     /// Commits up to here are in the checkpoint.
     pub(crate) after: u64,
     /// Stop at damage instead of reporting it as an error.
     pub(crate) force: bool,
-    /// Tidy the end up and make it durable, so that a new segment can follow.
+    /// Clean up the end of the log and make it durable, so that a new segment can follow.
     pub(crate) repair: bool,
 }
 
 /// Receives the transactions; it can fail.
 pub(crate) trait Apply {
-    /// Where the transactions of the next frame go.
+    /// The sink for the transactions of the next frame.
     fn sink(&mut self) -> &mut dyn TxnSink;
-    /// After each frame: the first error of the sink, if any. `bytes` is the log read so far.
+    /// Called after each frame; returns the first error of the sink, if any. `bytes` is the size of
+    /// the log read so far.
     fn check(&mut self, bytes: u64, total: u64) -> Result<()>;
 }
 
 struct Plan {
     first_ts: u64,
     seq: u64,
-    /// Timestamps below this count.
+    /// Only timestamps below this are valid.
     limit: u64,
     reader: SegmentReader,
 }
@@ -60,7 +61,7 @@ struct Plan {
 /// Replays everything after `options.after` into `apply`.
 pub(crate) fn replay(dir: &dyn Dir, options: &Options<'_>, apply: &mut dyn Apply) -> Result<Replayed> {
     if options.repair {
-        // What was removed stays removed, see `settle`.
+        // Removed segments must stay removed, see `settle`.
         dir.sync().map_err(|e| Error::io("syncing the log's directory", e))?;
     }
     let listed = list_segments(dir).map_err(|e| Error::io("listing log segments", e))?;
@@ -86,7 +87,7 @@ pub(crate) fn replay(dir: &dyn Dir, options: &Options<'_>, apply: &mut dyn Apply
     Ok(done)
 }
 
-/// `Err` of corrupt data, or under `force` a note of it and `Ok`.
+/// Returns `Err` of corrupt data, or under `force` a note of it and `Ok`.
 fn damaged(options: &Options<'_>, done: &mut Replayed, text: String) -> Result<()> {
     if !options.force {
         return Err(Error::Corrupt(text));
@@ -109,7 +110,7 @@ fn plan(
         let io = |e| Error::io(format!("reading {name}"), e);
         let file = dir.open(&segment_name(first_ts, seq)).map_err(io)?;
         let reader = SegmentReader::new(file, seq, options.database_id).map_err(io)?;
-        // Not needed: replaced by later ones, or in the checkpoint.
+        // The segment is not needed: later ones replace it, or the checkpoint covers it.
         if first_ts >= limit || limit <= options.after.saturating_add(1) {
             limit = limit.min(first_ts);
             continue;
@@ -150,7 +151,7 @@ fn plan(
     Ok(Some(plans))
 }
 
-/// Replays one segment. False: the log ends here.
+/// Replays one segment. False: the log ends in it.
 fn segment(
     dir: &dyn Dir,
     options: &Options<'_>,
@@ -164,10 +165,12 @@ fn segment(
     let io = |e| Error::io(format!("reading {path}"), e);
     let reader = &mut plan.reader;
     let mut expected = plan.first_ts;
-    // What is on disk for certain: the writer only creates a segment when that is so.
+    // Commits that are on disk for certain: the writer creates a segment only when all earlier commits
+    // are durable.
     let mut durable_ts = if plan.limit == u64::MAX { plan.first_ts - 1 } else { plan.limit - 1 };
     done.segments += 1;
-    // Until everything below the limit is there. What a later segment replaces is not looked at.
+    // Reads until everything below the limit was replayed. It does not read commits that a later
+    // segment replaces.
     while expected < plan.limit {
         let place = reader.offset();
         match reader.next().map_err(io)? {
@@ -183,7 +186,7 @@ fn segment(
             Next::Other => {}
         }
         let rest = reader.rest().map_err(io)?;
-        // Damage in a part that the checkpoint covers loses nothing.
+        // Damage in a part that the checkpoint covers loses no commits.
         if let Some((place, header)) = rest.frame
             && header.first_ts <= options.after + 1
             && header.first_ts > expected
@@ -238,7 +241,7 @@ fn apply_frame(header: &FrameHeader, payload: &[u8], after: u64, done: &mut Repl
         return;
     }
     let mut newer = Newer { after, take: false, ops: 0, sink: apply.sink() };
-    // Its checksum and structure were checked when it was read.
+    // The payload's checksum and structure were checked when it was read.
     decode_payload(header, payload, &mut newer);
     done.ops += newer.ops;
     done.txns += header.last_ts() - header.first_ts.max(after + 1) + 1;

@@ -1,4 +1,4 @@
-//! Reading of segments: frame by frame, with bounded memory, and what to make of bytes that are not a
+//! Reading of segments frame by frame, with bounded memory, and classification of bytes that are not a
 //! frame.
 
 use std::io;
@@ -6,10 +6,10 @@ use std::io;
 use super::frame::{FRAME_HEADER, FrameHeader, SEGMENT_HEADER, SegmentHeader, check_payload, salt};
 use crate::durability::disk::DiskFile;
 
-/// Bytes looked at in one go when searching for frames behind damage.
+/// Bytes read at once in the search for frames behind damage.
 const SCAN: usize = 256 << 10;
 
-/// An open segment and the place in it. A frame's payload is held in memory, nothing else.
+/// An open segment and the position in it. Only the payload of one frame is held in memory.
 pub(crate) struct SegmentReader {
     file: Box<dyn DiskFile>,
     len: u64,
@@ -19,18 +19,18 @@ pub(crate) struct SegmentReader {
     salt: u32,
 }
 
-/// What is at the current place.
+/// The item at the current position.
 pub(crate) enum Next {
     /// An intact frame; [`SegmentReader::payload`] has its payload.
     Frame(FrameHeader),
-    /// The end of the file, or something that is not an intact frame.
+    /// The end of the file, or bytes that are not an intact frame.
     Other,
 }
 
-/// What follows a place where no frame is.
+/// The bytes behind a position that has no frame.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rest {
-    /// The first intact frame of this segment behind it: place and header.
+    /// The first intact frame of this segment behind it: position and header.
     pub(crate) frame: Option<(u64, FrameHeader)>,
     /// Highest durable timestamp in the intact frames behind it.
     pub(crate) durable_ts: u64,
@@ -50,7 +50,7 @@ impl SegmentReader {
         Ok(SegmentReader { file, len, offset, payload: Vec::new(), seq, salt: salt(database_id) })
     }
 
-    /// The segment's header; the text says what is wrong with it.
+    /// The segment's header; the error text describes the fault.
     pub(crate) fn header(&self) -> io::Result<Result<SegmentHeader, String>> {
         let mut bytes = [0; SEGMENT_HEADER];
         let n = self.file.read_at(0, &mut bytes)?;
@@ -61,7 +61,7 @@ impl SegmentReader {
         self.offset
     }
 
-    /// Continues at another place.
+    /// Continues at another position.
     pub(crate) fn seek(&mut self, offset: u64) {
         self.offset = offset;
     }
@@ -84,7 +84,7 @@ impl SegmentReader {
         self.file.truncate(len)
     }
 
-    /// Reads the frame at the current place and goes behind it; stays if there is none.
+    /// Reads the frame at the current position and moves behind it; stays if there is none.
     pub(crate) fn next(&mut self) -> io::Result<Next> {
         match self.frame_at(self.offset)? {
             Some(header) => {
@@ -108,7 +108,7 @@ impl SegmentReader {
         Ok((n == self.payload.len() && check_payload(&header, &self.payload)).then_some(header))
     }
 
-    /// Looks at everything behind the current place (where no acceptable frame is).
+    /// Reads everything behind the current position (where no acceptable frame is).
     pub(crate) fn rest(&mut self) -> io::Result<Rest> {
         let start = self.offset;
         let mut rest = Rest::default();

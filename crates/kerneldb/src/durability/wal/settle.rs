@@ -1,13 +1,12 @@
-//! After recovery: makes the end of the log durable.
+//! Makes the end of the log durable after recovery.
 //!
-//! What was read may exist in the page cache only. If the previous process died after an fsync had
-//! failed, another fsync of the same file would succeed without writing anything. So the frames that
-//! are not known to be durable are copied into a new segment, which replaces them. It gets its name
-//! after its contents are synced: until then the old frames count, which *may* be durable and
-//! acknowledged.
+//! Frames that were read may exist in the page cache only. If the previous process died after an fsync
+//! had failed, another fsync of the same file would succeed without writing anything. So the frames that
+//! are not known to be durable are copied into a new segment, which replaces them. It gets its name after
+//! its contents are synced. Until then the old frames are valid, which *may* be durable and acknowledged.
 //!
-//! The reverse also holds: what the previous process has removed or cut off must not come back after a
-//! later crash, so removals and cuts are made durable too.
+//! The reverse also holds. Bytes that the previous process has removed or cut off must not come back
+//! after a later crash, so removals and cuts are made durable, too.
 
 use std::io::{self, ErrorKind};
 
@@ -19,7 +18,7 @@ use crate::durability::disk::{Dir, now_ms};
 /// Name of the copy until it is complete.
 const TEMPORARY: &str = "recovery.tmp";
 
-/// Where the log ends.
+/// The end of the log.
 pub(crate) struct End<'a> {
     /// The last segment.
     pub(crate) name: &'a str,
@@ -29,7 +28,7 @@ pub(crate) struct End<'a> {
     pub(crate) last_ts: u64,
     /// Commits up to here are durable for certain.
     pub(crate) durable_ts: u64,
-    /// The end is there because of damage: the file is left as it is for whoever wants to look at it.
+    /// The log ends here because of damage: the file stays as it is, so that it can be examined.
     pub(crate) damage: bool,
 }
 
@@ -46,7 +45,7 @@ pub(crate) fn settle(
         dir.remove(TEMPORARY)?;
     }
     if !end.damage && valid < reader.file_len() {
-        // Also gives back what was reserved: the copy may need it.
+        // This also gives back the reserved space, which the copy may need.
         reader.truncate(valid)?;
     }
     let mut copied = end.last_ts > end.durable_ts;
@@ -54,8 +53,9 @@ pub(crate) fn settle(
         match copy(dir, database_id, &mut reader, end, *next_seq) {
             Ok(()) => *next_seq += 1,
             Err(e) if matches!(e.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
-                // Better to come up, for reading, than not at all. The sync below is to be trusted unless
-                // an earlier one of this file had failed, in which case the writer has cut it off.
+                // Opening the database for reading is better than not opening it. The sync below is
+                // reliable unless an earlier one of this file had failed; in that case the writer has cut
+                // the file.
                 tracing::warn!(segment = end.name, "the disk is full: the log's end stays where it is");
                 copied = false;
                 dir.remove(TEMPORARY)?;
@@ -65,11 +65,11 @@ pub(crate) fn settle(
         }
     }
     if !copied && !end.damage {
-        // What is behind the end now must not come back after the next crash. A segment stays even if
-        // it is empty, because it may hide an older one's abandoned end.
+        // Bytes behind the end must not come back after the next crash. A segment stays even if it is
+        // empty, because it may hide an older one's abandoned end.
         reader.sync()?;
     } else if copied && end.durable_ts < end.first_ts && !end.damage {
-        // Replaced as a whole.
+        // The copy replaces the whole segment.
         if let Err(e) = dir.remove(end.name) {
             tracing::debug!(segment = end.name, error = %e, "could not remove the copied segment");
         }
@@ -91,7 +91,7 @@ fn copy(
     reader.seek(at);
     while reader.offset() < valid {
         let Next::Frame(header) = reader.next()? else {
-            // Damage that a checkpoint makes harmless; the frames that count are behind it.
+            // A checkpoint makes this damage harmless; the valid frames are behind it.
             let rest = reader.rest()?;
             let Some((place, _)) = rest.frame else { break };
             reader.seek(place);

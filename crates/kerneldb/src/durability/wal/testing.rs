@@ -18,8 +18,8 @@ pub(crate) fn feed(encoder: &mut Encoder, txn: &LogTxn) {
     encoder.end();
 }
 
-/// What the drainer and the flusher do. Segments are smaller than the knob allows, so that there are
-/// many.
+/// The work of the drainer and the flusher. Segments are smaller than the configuration allows, so
+/// that there are many.
 pub(crate) struct Writer {
     encoder: Encoder,
     files: LogFiles,

@@ -17,7 +17,7 @@ use crate::{Error, LogTxn, Op, Result};
 
 const ID: [u8; 16] = *b"sixteen byte id!";
 
-/// Collects what is replayed.
+/// Collects the replayed transactions.
 #[derive(Default)]
 struct Collect {
     txns: Vec<LogTxn>,
@@ -137,7 +137,7 @@ fn damage_of_durable_data_is_an_error() {
         let header = FrameHeader::decode(&whole[SEGMENT_HEADER..], super::frame::salt(&ID)).unwrap();
         let first_frame_end = SEGMENT_HEADER + header.frame_len() as usize;
         for at in 0..first_frame_end {
-            // Padding carries nothing.
+            // Padding has no contents.
             if at >= SEGMENT_HEADER + FRAME_HEADER + header.payload as usize {
                 continue;
             }
@@ -148,7 +148,7 @@ fn damage_of_durable_data_is_an_error() {
             let error = read(0, false).map(|(got, _)| got.len()).unwrap_err();
             assert!(matches!(error, Error::Corrupt(_)), "{seq} of {last}, byte {at}: {error}");
             assert!(error.to_string().contains(&name), "{error}");
-            // By force: everything before the damage.
+            // With force, everything before the damage is recovered.
             let (got, done) = read(0, true).unwrap();
             assert_eq!(got, txns[..first_ts as usize - 1]);
             assert!(done.damage.is_some());
@@ -215,7 +215,7 @@ fn truncation_keeps_what_a_checkpoint_needs() {
         let after = list_segments(&dir).unwrap();
         assert_eq!(after, before[removed..]);
         assert!(!after.is_empty());
-        // Nothing that could go stays.
+        // No segment stays that could be removed.
         assert!(after.len() == 1 || after[1].0 > ts + 1);
         let (got, _) = read(&dir, ts, false).unwrap();
         assert_eq!(got, txns[ts as usize..]);
@@ -239,12 +239,12 @@ fn a_failed_fsync_is_never_believed_later() {
     log.add(&txns[6..]);
     log.sync().unwrap();
     assert_eq!(log.durable_ts(), 9);
-    // Whatever the disk forgot of the failed attempts, all is there.
+    // The log is complete, whichever bytes of the failed attempts the disk forgot.
     for choice in 0..2 {
         let after = dir.crash(&mut |n| (n - 1) * choice);
         assert_eq!(read(&after, 0, false).unwrap().0, txns);
     }
-    // The failed attempts left no files behind but the first segment and its successor.
+    // The failed attempts left no files except the first segment and its successor.
     assert_eq!(list_segments(&dir).unwrap().len(), 2);
 }
 
@@ -286,7 +286,8 @@ fn a_broken_sequence_stops_the_encoder() {
 
 #[test]
 fn a_value_cannot_pose_as_a_frame() {
-    // A client stores the bytes of a frame of this very segment that says that everything is durable.
+    // A client stores the bytes of a frame of this very segment, which claims that everything is
+    // durable.
     let mut fake = Encoder::new(50);
     feed(&mut fake, &txn(51, 1, 1));
     let fake = fake.take_frames()[0].finish(100, 1, super::frame::salt(&[0; 16])).to_vec();
@@ -319,11 +320,11 @@ enum Step {
     },
     Write,
     Sync,
-    /// Power failure, recovery, and on with it.
+    /// Power failure, recovery, and continuation.
     Crash,
-    /// The process dies; the operating system keeps what was written.
+    /// The process dies; the operating system keeps the written data.
     Kill,
-    /// A checkpoint at a part (of 256) of what is durable; the log is cut.
+    /// A checkpoint at a part (in 256ths) of the durable commits; the log is cut.
     Checkpoint(u8),
     Faults {
         after: u64,
@@ -348,8 +349,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..60)
 }
 
-/// Runs the steps and checks after every recovery: all that was durable is there, and what is there is
-/// exactly a prefix of what was committed.
+/// Runs the steps and checks after every recovery that all durable commits are there, and that the
+/// recovered ones are exactly a prefix of the committed ones.
 fn run(steps: &[Step], rng: &mut TestRng) {
     let mut dir = FaultyDir::new();
     let mut log = writer(&dir, &fresh());
@@ -364,7 +365,7 @@ fn run(steps: &[Step], rng: &mut TestRng) {
                 log.add(&more);
                 committed.extend(more);
             }
-            // Errors are part of the game: the writer stays usable.
+            // Errors are expected, and the writer stays usable.
             Step::Write => drop(log.write()),
             Step::Sync => {
                 if log.sync().is_ok() {
@@ -415,7 +416,7 @@ proptest! {
     fn arbitrary_bytes_are_no_frames(mut bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         let _ = SegmentHeader::decode(&bytes);
         prop_assert!(FrameHeader::decode(&bytes, 0).is_none());
-        // A header that is intact, with a payload that is not what it says.
+        // An intact header, with a payload that does not match it.
         let ops = bytes.first().copied().unwrap_or(0).into();
         let header = FrameHeader {
             payload: bytes.len() as u32, payload_crc: crc32c::crc32c(&bytes),

@@ -127,7 +127,7 @@ fn asynchronous_commits_become_durable_by_themselves() {
 
 #[test]
 fn written_data_is_readable_before_it_is_synced() {
-    // What a killed process (not a crashed machine) leaves behind.
+    // The files of a killed process (not of a crashed machine).
     let dir = FaultyDir::new();
     let config = WalConfig { sync_interval: Duration::from_secs(60), ..WalConfig::default() };
     let running = start(config, Arc::new(dir.clone()));
@@ -135,7 +135,7 @@ fn written_data_is_readable_before_it_is_synced() {
     until("written", || running.wal.stats().bytes > 0);
     assert_eq!(running.wal.durable_ts(), 0);
     assert_eq!(logged(&dir), 1);
-    // Somebody who waits does not wait for the interval.
+    // A thread that waits does not wait for the interval.
     assert!(running.wal.wait_durable(1, LONG).unwrap());
     assert_eq!(logged(&dir.crash(&mut |_| 0)), 1);
 }
@@ -219,12 +219,12 @@ fn a_failing_disk_is_reported_and_resumes() {
         assert!(durable >= first);
         assert_eq!(logged(&dir.crash(&mut |_| 0)), durable);
         until("retried", || running.wal.stats().errors > 3);
-        // By itself, once the disk works again.
+        // The log resumes by itself, once the disk works again.
         dir.set_faults(Faults::default());
         assert!(running.wal.wait_durable(21, LONG).unwrap());
         until("resumed", || !running.wal.failed());
         assert_eq!(logged(&dir.crash(&mut |_| 0)), 21);
-        // The report comes a moment after those who wait are woken up.
+        // The report comes a moment after waiting threads are woken.
         until("told", || running.reports.lock().unwrap().last() == Some(&(21, false)));
         let reports = running.reports.lock().unwrap().clone();
         assert!(reports.iter().any(|r| r.1));
@@ -245,7 +245,7 @@ fn stopping_takes_everything_along_and_refuses_more() {
     assert_eq!(running.wal.durable_ts(), 5000);
     assert_eq!(logged(&dir.crash(&mut |_| 0)), 5000);
     assert_eq!(*running.reports.lock().unwrap().last().unwrap(), (5000, true));
-    // Nobody waits forever for a log that has stopped.
+    // No thread waits forever for a log that has stopped.
     assert!(matches!(running.wal.wait_durable(5001, LONG), Err(Error::WalFailed)));
 }
 

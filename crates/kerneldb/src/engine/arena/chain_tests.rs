@@ -44,7 +44,7 @@ fn a_full_chain_refuses_another_key_and_serves_those_it_has() {
     session.set(&keys[7], b"changed", SetOptions::default()).unwrap();
     session.commit().unwrap();
     assert_eq!(database.verify().unwrap().longest_chain, CHAIN_ENTRIES_MAX as u64);
-    // The collector's walk through the whole chain, and room for one key afterwards.
+    // The collector's walk goes through the whole chain, and then there is room for one key.
     session.delete(&keys[0]).unwrap();
     assert_eq!(database.verify().unwrap().longest_chain, CHAIN_ENTRIES_MAX as u64 - 1);
     session.set(&next, b"v", SetOptions::default()).unwrap();

@@ -1,7 +1,7 @@
 //! Finding keys whose expiry has passed, by reading the mapped arena.
 //!
-//! No snapshot is registered and nothing is locked, so what is read here is a hint: an entry may change,
-//! leave, or serve another key meanwhile. The operator that deletes a key decides under the entry's lock.
+//! No snapshot is registered and nothing is locked, so the results are hints: an entry may change, leave,
+//! or serve another key meanwhile. The operator that deletes a key decides under the entry's lock.
 
 use std::sync::atomic::Ordering;
 
@@ -49,7 +49,7 @@ fn look_at_slab(partition: &Partition, slab: u64, look: &mut Look) -> Option<u64
     if slab >= partition.used_slabs() {
         return None;
     }
-    // Until this is dropped, a slab of entries stays one.
+    // A slab of entries remains one until this is dropped.
     let _reading = partition.reclaimer.read();
     if let Some((class, carved)) = entries_in(partition, slab) {
         let bytes = entry_bytes(class);
@@ -70,7 +70,7 @@ fn expiry_of(partition: &Partition, entry: u64) -> Option<u64> {
     let words = arena.words(entry, ENTRY_WORDS);
     let overflow = u64::from(words[OVERFLOW_AT].load(Ordering::Acquire) as u32);
     let more = 2 * (geometry.slots - KDB_INLINE_VERSIONS) as usize;
-    // The array may have been freed meanwhile: then its words say anything.
+    // The array may have been freed meanwhile; then its words have arbitrary contents.
     let more = if overflow == 0 || more == 0 { &[] } else { arena.words(overflow, more) };
     let (mut newest_ts, mut version) = (0, 0);
     for slot in words[SLOTS_AT..].chunks_exact(2).chain(more.chunks_exact(2)) {
@@ -93,7 +93,7 @@ fn expiry_of(partition: &Partition, entry: u64) -> Option<u64> {
 /// The key of an entry that takes `bytes`; `None` if the entry has no key any more.
 fn copy_key(partition: &Partition, entry: u64, bytes: u64) -> Option<Vec<u8>> {
     let head: *const kdb_entry = partition.arena.at(entry);
-    // SAFETY: in bounds; the field is read whole, whatever it holds by now.
+    // SAFETY: in bounds; the field is read whole, whatever it contains by now.
     let klen = usize::from(unsafe { (&raw const (*head).klen).read_volatile() });
     let at = key_of(entry);
     if klen == 0 || klen > KEY_MAX || at + (klen as u64).next_multiple_of(8) > entry + bytes {

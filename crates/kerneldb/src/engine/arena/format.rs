@@ -1,4 +1,4 @@
-//! Where things lie in an arena, and its first initialization.
+//! Layout of an arena, and its first initialization.
 //!
 //! `bpf/include/bedplate/layout.h` defines the structures, `bpf/engine/arena/alloc.h` the rules of the heap.
 
@@ -20,7 +20,7 @@ use super::size::GRAIN;
 pub(crate) struct Geometry {
     /// Bytes that the arena takes while the database runs.
     pub limit: u64,
-    /// Bytes that it may take, the reserve for recovery included.
+    /// Bytes that it may take, including the reserve for recovery.
     pub capacity: u64,
     pub partition: u32,
     pub partitions: u32,
@@ -40,8 +40,8 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    /// Lays out an arena of `limit` bytes (a multiple of 64 KiB, at most 4 GiB), the reserve not included unless it would
-    /// exceed 4 GiB with it.
+    /// Lays out an arena of `limit` bytes (a multiple of 64 KiB, at most 4 GiB). The limit does not include the
+    /// reserve, unless they would exceed 4 GiB together.
     pub(crate) fn new(
         limit: u64,
         partition: u32,
@@ -110,7 +110,7 @@ impl Geometry {
         }
     }
 
-    /// Number of slabs that the heap can have, the reserve included.
+    /// Number of slabs that the heap can have, including the reserve.
     pub(crate) fn slab_count(&self) -> u64 {
         (self.capacity - self.heap) / u64::from(KDB_SLAB_BYTES)
     }
@@ -190,8 +190,8 @@ pub(crate) fn entry_bytes(class: u32) -> u64 {
     u64::from(class + 1) * GRAIN
 }
 
-/// Size class of an entry for a key of `klen` bytes with room for values of `vlen` bytes in its cells, if they
-/// may be there at all; the same as `entry_class()` there.
+/// Size class of an entry for a key of `klen` bytes; the same as `entry_class()` there. The entry's cells have room for
+/// values of `vlen` bytes, if cells may hold such values.
 pub(crate) fn entry_class(klen: u64, vlen: u64) -> u32 {
     let cell = match vlen {
         0..=KDB_CELL_DEFAULT_BYTES => KDB_CELL_DEFAULT_BYTES,

@@ -3,10 +3,11 @@
 //! A [`Loader`] writes entries with one version each, and their values, as the programs would have left them. Several
 //! loaders fill one arena at the same time. That needs no locks, because of these invariants:
 //!
-//! - Each bucket belongs to one loader: a key's loader follows from its bucket ([`Partition::bucket_of`]).
-//! - Each slab belongs to the loader that claimed it, until that finishes: meanwhile it is CLAIMED, which nothing else
-//!   touches. A block is freed by the loader that allocated it, because both happen on behalf of one key.
-//! - Nothing reads the arena except for slab descriptors and counters: no operator, snapshot or expiry is at work.
+//! - Each bucket belongs to one loader: a key's bucket determines its loader ([`Partition::bucket_of`]).
+//! - Each slab belongs to the loader that claimed it, until that loader finishes. Meanwhile the slab is CLAIMED, and
+//!   nothing else touches it. The loader that allocated a block also frees it, because both happen on behalf of one
+//!   key.
+//! - Nothing reads the arena except for slab descriptors and counters: no operator, snapshot or expiry runs.
 //!
 //! `bpf/engine/arena/alloc.h` states the rules of the heap.
 
@@ -25,7 +26,7 @@ use crate::{
     },
 };
 
-/// What loaders have added to the accounts of a database.
+/// Additions of loaders to the accounts of a database.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Loaded {
     /// Keys.
@@ -37,7 +38,7 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    /// Adds what another loader has added.
+    /// Includes the additions of another loader.
     pub(crate) fn add(&mut self, other: Loaded) {
         self.keys += other.keys;
         self.bytes += other.bytes;
@@ -51,18 +52,18 @@ impl Loaded {
     }
 }
 
-/// A key as it is to be written.
+/// A key to be written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoadKey<'a> {
     /// Its bytes, 1 to `KEY_MAX` of them.
     pub key: &'a [u8],
     /// Their hash.
     pub hash: u64,
-    /// When its change was committed. A change that is older than what the key has is ignored.
+    /// The commit timestamp of its change. A change that is older than the key's version is ignored.
     pub commit_ts: u64,
 }
 
-/// Where a loader allocates blocks of one kind.
+/// Blocks of one kind that a loader can allocate.
 #[derive(Default)]
 struct Kind {
     /// Offset of the next block that was never used, and the end of its slab.
@@ -72,7 +73,7 @@ struct Kind {
     free: Vec<u64>,
 }
 
-/// Where a key is, or would be linked.
+/// Position of a key's entry, or the position at which it would be linked.
 struct Position {
     /// Offset of the bucket's word.
     bucket: u64,
@@ -102,7 +103,7 @@ impl Partition {
 }
 
 impl<'a> Loader<'a> {
-    /// A loader that has nothing yet.
+    /// A loader without slabs.
     pub(crate) fn new(partition: &'a Partition) -> Loader<'a> {
         Loader {
             partition,
@@ -114,7 +115,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Brings the index's memory for keys with these hashes closer, all at once, so that the misses overlap.
+    /// Prefetches the index's memory for keys with these hashes, all at once, so that the misses overlap.
     pub(crate) fn look_ahead(&self, hashes: impl Iterator<Item = u64> + Clone) {
         let first = |hash| self.partition.arena.word(self.bucket(hash)).load(Ordering::Relaxed) as u32;
         let entries = hashes.clone().map(first).fold(0, |any, entry| any | entry);
@@ -136,7 +137,7 @@ impl<'a> Loader<'a> {
         let is_small = value.len() <= KDB_CELL_MAX as usize && expire_ms == 0;
         if position.entry != 0 {
             let entry = self.entry(position.entry);
-            // SAFETY: the entry is linked in one of this loader's buckets; nobody else accesses it.
+            // SAFETY: the entry is linked in one of this loader's buckets; nothing else accesses it.
             let (old, class) = unsafe { ((*entry).v[0], (*entry).class_) };
             if old.ts > key.commit_ts {
                 return Ok(());
@@ -195,7 +196,7 @@ impl<'a> Loader<'a> {
             return Ok(());
         }
         let entry = self.entry(position.entry);
-        // SAFETY: the entry is linked in one of this loader's buckets; nobody else accesses it.
+        // SAFETY: the entry is linked in one of this loader's buckets; nothing else accesses it.
         let (old, next, class) = unsafe { ((*entry).v[0], (*entry).next, (*entry).class_) };
         if old.ts > key.commit_ts {
             return Ok(());
@@ -215,13 +216,13 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    /// Gives all slabs to the programs and says what was added to the accounts.
+    /// Gives all slabs to the programs and returns the additions to the accounts.
     pub(crate) fn finish(self) -> Loaded {
         struct Slab {
             kind: u32,
             carved: u64,
             used: u64,
-            /// As in [`Word::new`].
+            /// See [`Word::new`].
             first: u64,
         }
         let partition = self.partition;
@@ -271,7 +272,7 @@ impl<'a> Loader<'a> {
                 return Ok(position);
             }
             let entry = self.entry(at);
-            // SAFETY: the entry is linked in one of this loader's buckets; nobody else accesses it.
+            // SAFETY: the entry is linked in one of this loader's buckets; nothing else accesses it.
             let (hash, klen, next) = unsafe { ((*entry).hash, (*entry).klen, (*entry).next) };
             // SAFETY: as above; the key is behind the entry.
             let found = unsafe { self.partition.arena.bytes(key_of(at), klen.into()) };
@@ -323,7 +324,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Frees an entry, and leaves it as scans of its slab and programs with stale pointers need it.
+    /// Frees an entry, and leaves it in the state that scans of its slab and programs with stale pointers need.
     fn free_entry(&mut self, at: u64, kind: u32) {
         // SAFETY: the entry is this loader's own, and not linked any more.
         unsafe { self.entry(at).write(kdb_entry { lock: KDB_LOCK_DEAD as u64, ..NO_ENTRY }) };

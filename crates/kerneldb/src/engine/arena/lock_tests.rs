@@ -1,5 +1,5 @@
-//! A lock that another operator or the collector holds for a moment. The moment may last, because the host may stop the
-//! holder's processor. A transaction that meets the lock stays open.
+//! Locks that another operator or the collector holds for a moment. The moment may be long, because the host may stop
+//! the holder's processor. A transaction that meets such a lock stays open.
 
 use std::sync::atomic::Ordering;
 

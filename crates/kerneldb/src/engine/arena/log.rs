@@ -21,7 +21,7 @@ use crate::{
     layout::{KDB_REC_BY_REFERENCE, kdb_rec, kdb_ring},
 };
 
-/// Fewer bytes than this are never read from a ring at once, if they are there.
+/// At least this many bytes are read from a ring at once, if they are there.
 const MIN_PIECE: usize = 64 << 10;
 
 /// The log rings of all partitions.
@@ -30,11 +30,11 @@ pub(super) struct ArenaLog<'db> {
     partitions: &'db [Partition],
     merge: Merge,
     rings: Vec<Ring>,
-    /// When abandoned transactions were last looked for.
+    /// Time of the last search for abandoned transactions.
     abandoned_at: Instant,
 }
 
-/// A ring, and how far it was read. What is read but not given back is `tail..pos`.
+/// A ring, and the position up to which it was read. `tail..pos` was read but not given back.
 struct Ring {
     partition: u32,
     /// Offset of its header in the arena.
@@ -58,7 +58,7 @@ impl<'db> ArenaLog<'db> {
 }
 
 impl LogRings for ArenaLog<'_> {
-    /// The producers of this engine notify nobody.
+    /// The producers of this engine send no notifications.
     fn wait(&self, time: Duration) -> bool {
         std::thread::sleep(time);
         false
@@ -71,7 +71,8 @@ impl LogRings for ArenaLog<'_> {
     fn drain(&mut self, max_bytes: usize, sink: &mut dyn TxnSink) -> usize {
         let (control, partitions) = (self.control, self.partitions);
         self.merge.find_abandoned(&mut self.abandoned_at, |id| control.has_ended(id));
-        // What could not be handed over the last time comes first: else copies would pile up.
+        // Transactions that were left over the last time come first, because their copies would pile up
+        // otherwise.
         let left_over = self.merge.emit(max_bytes, &|_| unreachable!("what is left over is copied"), sink);
         if self.merge.is_ready() {
             control.state().drained_ts.store(self.merge.done_ts(), Ordering::Release);
@@ -87,8 +88,8 @@ impl LogRings for ArenaLog<'_> {
         let bytes = |(partition, offset): Place| {
             let arena = &partitions[partition as usize].arena;
             let record: *const kdb_rec = arena.at(offset);
-            // SAFETY: the record is complete, as `read` has seen, and not given back before the end of
-            // this function: nobody writes to it. Its size is inside of the ring's data.
+            // SAFETY: the record is complete, as `read` has seen, and is not given back before the end of
+            // this function, so nothing writes to it. Its size is inside of the ring's data.
             let bytes = unsafe { arena.bytes(offset, (*record).size as usize) };
             let head = header(bytes);
             let by_reference = u32::from(head.flags) & KDB_REC_BY_REFERENCE != 0;
@@ -99,7 +100,7 @@ impl LogRings for ArenaLog<'_> {
         };
         let count = self.merge.emit(max_bytes, &bytes, sink);
         self.merge.copy_rest(&bytes);
-        // Only now may the blocks that records referred to go.
+        // From now on the blocks that records referred to may be freed.
         control.state().drained_ts.store(self.merge.done_ts(), Ordering::Release);
         for ring in &self.rings {
             give_back(partitions, ring);
@@ -115,7 +116,7 @@ fn geometry(arena: &crate::bpf::ArenaMapping, header: u64) -> (u64, u64) {
     unsafe { (u64::from((*ring).data), u64::from((*ring).size)) }
 }
 
-/// Up to where the producers have reserved.
+/// Position up to which the producers have reserved.
 fn head(partitions: &[Partition], ring: &Ring) -> u64 {
     let arena = &partitions[ring.partition as usize].arena;
     arena.word(ring.header + offset_of!(kdb_ring, head) as u64).load(Ordering::Acquire)
@@ -138,8 +139,8 @@ fn read(log_secret: u64, partitions: &[Partition], ring: &mut Ring, piece: u64, 
             break;
         }
         let record: *const kdb_rec = arena.at(data + at);
-        // SAFETY: the record is complete and not given back yet: nobody else writes to it. Its size is
-        // inside of the ring's data.
+        // SAFETY: the record is complete and not given back yet, so nothing writes to it. Its size is inside
+        // of the ring's data.
         let bytes = unsafe { (*record).size };
         debug_assert!(bytes > 0 && u64::from(bytes) <= room);
         if u64::from(bytes) >= size_of::<kdb_rec>() as u64 {
@@ -150,7 +151,7 @@ fn read(log_secret: u64, partitions: &[Partition], ring: &mut Ring, piece: u64, 
     }
 }
 
-/// Gives back what was read to the producers.
+/// Gives the space that was read back to the producers.
 fn give_back(partitions: &[Partition], ring: &Ring) {
     let arena = &partitions[ring.partition as usize].arena;
     let tail = arena.word(ring.header + offset_of!(kdb_ring, tail) as u64);

@@ -1,7 +1,7 @@
 //! One partition: its arena, and the growth of the memory behind it.
 //!
-//! The kernel side hands out memory below `committed` only. Growing touches pages first and raises
-//! `committed` afterwards; one thread at a time grows (`growth` lock).
+//! The kernel side allocates memory below `committed` only. A thread that grows the memory touches the pages
+//! first and raises `committed` afterwards. The `growth` lock admits one thread at a time.
 
 use std::{
     mem::offset_of,
@@ -51,7 +51,7 @@ impl Partition {
         self.arena.word(u64::from(KDB_SUPER_OFF) + field as u64)
     }
 
-    /// First byte that was never handed out.
+    /// First byte that was never allocated.
     pub(crate) fn brk(&self) -> u64 {
         self.brk_word().load(Ordering::Relaxed)
     }
@@ -71,7 +71,7 @@ impl Partition {
         self.super_word(offset_of!(kdb_arena, evacuated)).load(Ordering::Relaxed)
     }
 
-    /// Number of index entries (deleted ones that were not collected yet included).
+    /// Number of index entries, including deleted ones that were not collected yet.
     pub(crate) fn entries(&self) -> u64 {
         self.super_word(offset_of!(kdb_arena, entries)).load(Ordering::Relaxed)
     }
@@ -101,7 +101,7 @@ impl Partition {
         self.has_deferred() && (rest == 0 || until <= drained)
     }
 
-    /// Whether less memory is ready than the kernel side may need before the next look.
+    /// Whether less memory is ready than the kernel side may need before the next check.
     pub(crate) fn wants_memory(&self) -> bool {
         let committed = self.committed();
         let ahead = (self.geometry.limit / 16).clamp(2 * STEP, 8 * STEP);
@@ -113,7 +113,8 @@ impl Partition {
         self.reserve_open.store(true, Ordering::Relaxed);
     }
 
-    /// Lets memory grow to the limit only. What recovery has used beyond it stays, until the next start.
+    /// Lets memory grow to the limit only. Memory that recovery has used beyond it stays in use until the next
+    /// start.
     pub(crate) fn close_reserve(&self) {
         let _growing = self.growth.lock().unwrap_or_else(|e| e.into_inner());
         self.reserve_open.store(false, Ordering::Relaxed);
@@ -128,7 +129,8 @@ impl Partition {
         self.grow_beyond(u64::MAX)
     }
 
-    /// Commits one more step, unless somebody has committed more than `seen` meanwhile; false at the limit.
+    /// Commits one more step, unless another thread has committed more than `seen` meanwhile; false at the
+    /// limit.
     pub(crate) fn grow_beyond(&self, seen: u64) -> bool {
         let _growing = self.growth.lock().unwrap_or_else(|e| e.into_inner());
         let committed = self.committed();

@@ -1,6 +1,6 @@
-//! User space's view of the arena engine: formatting and growing arenas, reading snapshots straight from
-//! the mapped memory, consuming the log rings, and filling arenas in recovery, when no program works on them. All other
-//! writing is the operators' business (`bpf/`).
+//! User space's view of the arena engine: formatting and growing arenas, reading snapshots straight from the mapped
+//! memory, and consuming the log rings. In recovery, when no program works on the arenas, it also fills them.
+//! Otherwise only the operators (`bpf/`) write.
 
 #[cfg(test)]
 mod chain_tests;

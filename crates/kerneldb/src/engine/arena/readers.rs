@@ -1,8 +1,8 @@
-//! Which scans of the mapped memory may still look at a slab that was taken out of use.
+//! Tracks which scans of the mapped memory may still look at a slab that was taken out of use.
 //!
-//! A scan registers for its duration. There are two counters, for the current epoch and for the one before; the
-//! epoch advances only when no scan of the one before is left. Hence what is retired in one epoch is not looked
-//! at any more when the epoch has advanced twice: every scan that began before it was retired has ended.
+//! A scan registers for its duration. There are two counters, for the current epoch and for the one before. The
+//! epoch advances only when no scan of the one before is left. A slab that is retired in one epoch is therefore
+//! unused when the epoch has advanced twice: every scan that began before it was retired has ended.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -34,20 +34,20 @@ impl Readers {
             let counter = self.counter(epoch);
             counter.fetch_add(1, Ordering::SeqCst);
             let reading = Reading(counter);
-            // Otherwise the registration may have come too late for the epoch.
+            // If the epoch has changed, the registration may have come too late for it.
             if self.epoch.load(Ordering::SeqCst) == epoch {
                 return reading;
             }
         }
     }
 
-    /// The current epoch, in which something is being retired.
+    /// The current epoch, for a slab that is being retired.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::SeqCst)
     }
 
-    /// Advances the epoch as far as that helps, at most to `epoch` + 2; returns whether everything that was
-    /// retired in `epoch` is not looked at any more. One thread at a time.
+    /// Advances the epoch as far as that helps, at most to `epoch` + 2. Returns whether every scan that may
+    /// look at slabs retired in `epoch` has ended. One thread at a time calls this.
     pub(crate) fn passed(&self, epoch: u64) -> bool {
         for now in self.epoch()..epoch + 2 {
             if self.counter(now + 1).load(Ordering::SeqCst) != 0 {

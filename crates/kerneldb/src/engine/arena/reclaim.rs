@@ -1,9 +1,9 @@
-//! Memory that moves between kinds of slabs: what the eBPF programs cannot free themselves.
+//! Memory that moves between kinds of slabs, and that the eBPF programs cannot free themselves.
 //!
-//! A slab of value blocks goes back to the pool when its last block is freed. The rest needs user space, and is
-//! done when free slabs are scarce:
-//!  - A slab of entries may be looked at by a program or a scan that has a stale pointer into it. It is taken out
-//!    of use when it has no entries, and freed after every program and every scan that ran then has ended.
+//! A slab of value blocks goes back to the pool when its last block is freed. User space does the rest when free
+//! slabs are scarce:
+//!  - A program or a scan with a stale pointer may look at a slab of entries. The slab is taken out of use when it
+//!    has no entries, and freed after every program and every scan that ran then has ended.
 //!  - An empty slab that a CPU still allocates from is taken from that CPU.
 //!  - The values in the emptiest slabs of a size move to the others of that size. Their slabs wait like those of
 //!    entries.
@@ -33,7 +33,7 @@ use crate::{
     limits::{MAX_EVACUATING_SLABS, SCARCE_SLABS_SHARE},
 };
 
-/// What a partition's reclaiming keeps.
+/// The state of reclaiming in a partition.
 #[derive(Default)]
 pub(crate) struct Reclaimer {
     readers: Readers,
@@ -44,7 +44,7 @@ pub(crate) struct Reclaimer {
 /// A slab from which nothing is allocated any more.
 struct Evacuating {
     slab: u64,
-    /// The epoch of the scans in which it was empty, and no program looked at it any more.
+    /// Epoch of the scans at the time when the slab was empty and no program looked at it any more.
     retired: Option<u64>,
 }
 
@@ -75,13 +75,13 @@ impl Partition {
         self.free_slabs() < u64::from(self.geometry.ncpus)
     }
 
-    /// Whether there are slabs that become free when nobody looks at them any more, or uses what is in them.
+    /// Whether some slabs will become free when their contents are unused and no reader looks at them any more.
     pub(crate) fn is_evacuating(&self) -> bool {
         !self.reclaimer.evacuating().is_empty()
     }
 
-    /// Gives unused slabs to the pool, and returns how many. With `move_values` it also empties sparse slabs: that
-    /// moves the values of the entries in a slab out of evacuated slabs. One thread at a time.
+    /// Gives unused slabs to the pool, and returns how many. With `move_values`, which moves the values of the
+    /// entries in a slab out of evacuated slabs, it also empties sparse slabs. One thread at a time calls this.
     pub(crate) fn reclaim(&self, grace: &GracePeriod, move_values: Option<Evacuate<'_>>) -> Result<u64> {
         let mut evacuating = self.reclaimer.evacuating();
         let mut freed = self.take_unused(&mut evacuating);
@@ -135,7 +135,7 @@ impl Partition {
             let mut room: u64 = slabs.iter().map(|(used, ..)| capacity - used).sum();
             let mut moving = 0;
             for (used, slab, word) in slabs {
-                // Its own free blocks are no room for others.
+                // The slab's own free blocks are no room for others.
                 room -= capacity - used;
                 moving += used;
                 if moving > room || evacuating.len() >= MAX_EVACUATING_SLABS {
@@ -148,7 +148,7 @@ impl Partition {
         }
     }
 
-    /// Frees evacuated slabs that nobody can look at any more; returns how many.
+    /// Frees evacuated slabs that no reader can look at any more; returns how many.
     fn free_retired(&self, evacuating: &mut Vec<Evacuating>, grace: &GracePeriod) -> Result<u64> {
         let empty = |e: &Evacuating| e.retired.is_none() && self.slab_word(e.slab).used() == 0;
         let emptied: Vec<usize> = (0..evacuating.len()).filter(|&i| empty(&evacuating[i])).collect();

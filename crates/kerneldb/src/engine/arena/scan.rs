@@ -1,8 +1,8 @@
-//! Reads what a registered snapshot sees straight from the mapped arenas.
+//! Reads the contents of a registered snapshot straight from the mapped arenas.
 //!
-//! While a snapshot at timestamp S is registered, the version of each key that is the newest at or before S exists, unless
-//! it is a tombstone, and its entry is neither unlinked nor reused. A value may move meanwhile, but while a scan is
-//! registered with the partition's readers, nothing overwrites the place where it was, so its bytes can be borrowed.
+//! While a snapshot at timestamp S is registered, the newest version of each key at or before S exists, unless it is a
+//! tombstone. Its entry is neither unlinked nor reused. A value may move meanwhile. While a scan is registered with the
+//! partition's readers, nothing overwrites the value's previous place, so its bytes can be borrowed.
 
 use std::collections::VecDeque;
 use std::mem::offset_of;
@@ -26,7 +26,7 @@ pub(super) fn positions(partitions: &[Partition]) -> u64 {
     partitions.iter().map(|p| p.geometry.slab_count() * PIECES).sum::<u64>()
 }
 
-/// A position that may have keys, drawn with a random number. Behind what was ever used there are none.
+/// A position that may have keys, drawn with a random number. Slabs that were never used have none.
 pub(super) fn draw_position(partitions: &[Partition], random: u64) -> u64 {
     let used: Vec<u64> = partitions.iter().map(used_positions).collect();
     let mut left = random % used.iter().sum::<u64>().max(1);
@@ -63,9 +63,9 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads entries as they lie in memory. What is read a little later is fetched meanwhile, so that memory is
-    /// never idle: entries across page ends, where the processor does not look ahead by itself, and values in
-    /// blocks, which `ahead` remembers. Memory that is no entry yet, or none any more, has no version.
+    /// Reads entries in the order of memory. Memory that is read a little later is fetched meanwhile, so that memory is
+    /// never idle. This is done for entries across page ends, where the processor does not look ahead by itself, and
+    /// for values in blocks, which `ahead` remembers. Memory that is no entry yet, or none any more, has no version.
     fn scan_heap<'a>(
         &'a self,
         partition: &'a Partition,
@@ -126,8 +126,8 @@ impl Reader<'_> {
         let klen = unsafe { (&raw const (*head).klen).read_volatile() };
         let block = u64::from(block);
         // SAFETY: the memory is mapped as long as the database. Key and block stay unchanged while the snapshot is
-        // registered and not revoked, and while the scan that calls this is registered; after that their bytes, which
-        // are plain data, may change, and `Snapshot::scan` says so.
+        // registered and not revoked, and while the scan that calls this is registered. After that their bytes, which
+        // are plain data, may change, and `Snapshot::scan` documents that.
         let (key, value) = unsafe {
             (
                 partition.arena.bytes(key_of(entry), usize::from(klen)),
@@ -140,9 +140,9 @@ impl Reader<'_> {
         SnapshotItem { key, value, expire_at_ms, commit_ts }
     }
 
-    /// The newest version at or before the snapshot; `Err` = look again, also because a version left or moved
-    /// meanwhile: it may have been a tombstone, which no snapshot needs, and what it hid. The order of the steps is
-    /// that of `version_find()` in `bpf/engine/arena/version.h`.
+    /// The newest version at or before the snapshot. `Err` = look again, also because a version left or moved
+    /// meanwhile: it may have been a tombstone, which no snapshot needs, or a version that the tombstone hid. The order
+    /// of the steps is that of `version_find()` in `bpf/engine/arena/version.h`.
     fn newest(&self, partition: &Partition, entry: u64) -> std::result::Result<Option<Version>, ()> {
         let words = partition.arena.words(entry, ENTRY_WORDS);
         let changes = |order| words[CHANGES_AT].load(order) as u32;
@@ -152,7 +152,8 @@ impl Reader<'_> {
         let mut look = |slot: &[AtomicU64]| {
             let seen = slot[0].load(Ordering::Acquire);
             let commit_ts = if seen & MARKER != 0 { self.control.resolve(seen) } else { seen };
-            // After the marker was resolved: until its commit, the transaction may replace the value.
+            // The value is read after the marker was resolved, because the transaction may replace the value until its
+            // commit.
             let word = slot[1].load(Ordering::Acquire);
             if seen & MARKER != 0 && slot[0].load(Ordering::Acquire) != seen {
                 return Err(());
@@ -173,14 +174,14 @@ impl Reader<'_> {
     }
 }
 
-/// Scan positions of a slab: so many that few entries have the same.
+/// Scan positions of a slab: enough that few entries have the same position.
 const PIECES: u64 = 64;
-/// Most values that are fetched ahead, and most bytes of them: about as many as a processor fetches at once.
+/// Limits on values that are fetched ahead, and on their bytes: about as many as a processor fetches at once.
 const AHEAD: usize = 32;
 const BYTES_AHEAD: u64 = 2 << 10;
-/// Entries are fetched this long before they are looked at.
+/// Entries are fetched this many bytes before they are read.
 const ENTRIES_AHEAD: u64 = 2048;
-/// So much of a value is fetched ahead; what follows comes by itself.
+/// Bytes of a value that are fetched ahead; the processor fetches the rest by itself.
 const VALUE_AHEAD: u64 = 1024;
 
 /// Words of an entry: its size without the key, the words whose lower halves are the count of changes and the
@@ -197,13 +198,13 @@ const _: () = assert!(offset_of!(kdb_version, block) == 8 && offset_of!(kdb_vers
 /// Class and number of the entries that were ever created in a slab of entries. An entry is in a valid state, and
 /// without versions, before it is counted.
 pub(super) fn entries_in(partition: &Partition, slab: u64) -> Option<(u32, u64)> {
-    // In this order: what has entries now keeps them while the scan is registered, and a free slab is none of
-    // entries.
+    // The kind is read before the word: a slab that has entries now keeps them while the scan is registered, and a free
+    // slab has another kind.
     let class = partition.slab_kind(slab).checked_sub(KDB_CLASSES)?;
     Some((class, partition.slab_word(slab).carved()))
 }
 
-/// Positions of a partition that were ever used: those before this one.
+/// The positions of a partition that were ever used are below this one.
 fn used_positions(partition: &Partition) -> u64 {
     partition.used_slabs() * PIECES
 }
@@ -223,7 +224,7 @@ impl Version {
     }
 }
 
-/// Lets the processor fetch what is read a little later.
+/// Lets the processor fetch memory that is read a little later.
 #[inline]
 fn fetch(partition: &Partition, offset: u64, bytes: u64) {
     for at in (offset..offset + bytes).step_by(64) {

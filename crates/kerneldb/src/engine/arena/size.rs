@@ -4,11 +4,12 @@ use crate::layout::{KDB_CLASSES, KDB_GRAIN, KDB_KINDS, KDB_SLAB_BYTES};
 
 use super::format::entry_bytes;
 
-/// Sizes and offsets of blocks and entries are multiples of it.
+/// Sizes and offsets of blocks and entries are multiples of this.
 pub(crate) const GRAIN: u64 = KDB_GRAIN as u64;
-/// Blocks of up to so many bytes have sizes in steps of a grain.
+/// Blocks of up to this many bytes have sizes in steps of a grain.
 const FINE_MAX: u64 = 1024;
-/// Blocks of up to so many bytes have eight sizes a doubling; larger ones are a fraction of a slab.
+/// Blocks of up to this many bytes have eight sizes a doubling; larger ones are a fraction of a
+/// slab.
 const STEPPED_MAX: u64 = 4096;
 const FINE_CLASSES: u32 = (FINE_MAX / GRAIN) as u32;
 

@@ -1,6 +1,6 @@
-//! Slabs as user space sees them: descriptors, bitmaps, and what the heap is used for.
+//! Slabs as user space sees them: descriptors, bitmaps, and the use of the heap.
 //!
-//! The rules of the states are in `bpf/engine/arena/alloc.h`.
+//! `bpf/engine/arena/alloc.h` states the rules of the slabs' states.
 
 use std::{
     mem::offset_of,
@@ -43,7 +43,7 @@ impl Word {
         self.0 >> KDB_WORD_USED_SHIFT & u64::from(KDB_WORD_COUNT)
     }
 
-    /// Blocks that were handed out since the slab has its kind.
+    /// Blocks that were handed out since the slab got its kind.
     pub(crate) fn carved(self) -> u64 {
         self.0 >> KDB_WORD_CARVED_SHIFT & u64::from(KDB_WORD_COUNT)
     }
@@ -66,18 +66,18 @@ impl Word {
     }
 }
 
-/// What the heaps are used for. Every slab that was ever used is counted in one of the first three.
+/// Use of the heaps. Every slab that was ever used is counted in one of the first three.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeapStats {
     /// Bytes in slabs of values and index entries.
     pub slab_bytes: u64,
-    /// Bytes in slabs that serve nothing at the moment.
+    /// Bytes in free slabs that were used before.
     pub free_bytes: u64,
     /// Bytes of the heap that were never used.
     pub unused_bytes: u64,
     /// Bytes of blocks and entries that are in use, or that wait for the log's reader.
     pub allocated_bytes: u64,
-    /// Bytes of index entries among them, their inline versions and small values included.
+    /// Bytes of index entries among them, including their inline versions and small values.
     pub entry_bytes: u64,
     /// Bytes of the index's buckets, which are not part of the heap.
     pub bucket_bytes: u64,
@@ -85,12 +85,12 @@ pub struct HeapStats {
     pub evacuating_slabs: u64,
     /// Bytes of values that were moved in order to empty their slabs.
     pub evacuated_bytes: u64,
-    /// Slabs that became free because of that.
+    /// Slabs that became free because their values were moved.
     pub reclaimed_slabs: u64,
 }
 
 impl HeapStats {
-    /// Slabs that serve nothing at the moment, those that were never used included.
+    /// Number of free slabs, including those that were never used.
     pub fn free_slabs(&self) -> u64 {
         (self.free_bytes + self.unused_bytes) / u64::from(KDB_SLAB_BYTES)
     }
@@ -149,7 +149,7 @@ impl Partition {
         word.fetch_or(1 << (slab % 64), Ordering::SeqCst);
     }
 
-    /// Number of slabs in the pool, and of those that were never used.
+    /// Number of slabs in the pool, plus those that were never used.
     pub(crate) fn free_slabs(&self) -> u64 {
         let words =
             self.arena.words(self.geometry.bitmap(KDB_KIND_FREE), self.geometry.bitmap_words as usize);
@@ -178,18 +178,18 @@ impl Partition {
         allowed && self.change(slab, seen, seen.with_state(KDB_SLAB_EVACUATING))
     }
 
-    /// Gives an evacuated slab to the pool. The caller has made sure that nobody looks at it any more.
+    /// Gives an evacuated slab to the pool. The caller has made sure that no reader looks at it any more.
     pub(crate) fn free_evacuated(&self, slab: u64) {
         let word = self.slab_word(slab);
         debug_assert!(word.state() == KDB_SLAB_EVACUATING && word.used() == 0);
-        // A scan takes every slab of an entries' kind for one that has entries.
+        // Scans assume that every slab of an entries' kind has entries.
         self.kind_word(slab).store(0, Ordering::Release);
         if self.change(slab, word, word.emptied(KDB_SLAB_FREE)) {
             self.set_bit(KDB_KIND_FREE, slab);
         }
     }
 
-    /// Takes a slab that was never used for blocks or entries of a kind; none at the memory limit. Nothing else
+    /// Takes a slab that was never used for blocks or entries of a kind; `None` at the memory limit. Nothing else
     /// touches a claimed slab until [`Partition::release_slab`].
     pub(super) fn claim_slab(&self, kind: u32) -> Option<u64> {
         let brk = self.brk_word();
@@ -211,10 +211,10 @@ impl Partition {
         }
     }
 
-    /// Gives a claimed slab to the programs, with what is in it; [`Word::new`] explains `first`.
+    /// Gives a claimed slab and its contents to the programs; [`Word::new`] explains `first`.
     pub(super) fn release_slab(&self, slab: u64, kind: u32, first: u64, used: u64, carved: u64) {
         if used == 0 {
-            // A scan takes every slab of an entries' kind for one that has entries.
+            // Scans assume that every slab of an entries' kind has entries.
             self.kind_word(slab).store(0, Ordering::Relaxed);
             self.store_word(slab, Word::new(KDB_SLAB_FREE, 0, 0, 0));
             self.set_bit(KDB_KIND_FREE, slab);
@@ -231,7 +231,7 @@ impl Partition {
         self.arena.word(self.geometry.descriptor(slab)).store(word.0, Ordering::Release);
     }
 
-    /// Adds what the heap is used for at the moment.
+    /// Adds the current use of the heap.
     pub(crate) fn add_heap_stats(&self, stats: &mut HeapStats) {
         let slab_bytes = u64::from(KDB_SLAB_BYTES);
         let slabs = self.used_slabs();

@@ -25,8 +25,8 @@ pub(crate) struct ArenaStore {
 }
 
 impl ArenaStore {
-    /// Creates the arenas and loads the programs of each. `sizes` are those of the maps that both engines have;
-    /// `shared` names those that the first object creates and the others share.
+    /// Creates the arenas and loads the programs of each. `sizes` are those of the maps that both engines have.
+    /// The first object creates the maps named in `shared`, and the others share them.
     pub(crate) fn load(
         config: &Config,
         ncpus: u32,

@@ -1,9 +1,9 @@
 //! Checks every invariant of the mapped arenas.
 //!
-//! The database must be quiet: no operator runs and no transaction is open while this looks. Every byte of
-//! the heap is accounted for: it is in a free slab, or it belongs to exactly one index entry, one value of a
-//! version, one array of versions, one free list, or the rest of a slab that was never handed out. The counts,
-//! states and bitmaps of the slabs agree with that.
+//! The database must be quiet: no operator runs and no transaction is open during the verification. Every byte of the
+//! heap is accounted for. It is in a free slab, or it belongs to exactly one of these: an index entry, a value of a
+//! version, an array of versions, a free list, or the rest of a slab that was never handed out. The counts, states and
+//! bitmaps of the slabs agree with that.
 
 use std::{collections::HashMap, mem::offset_of};
 
@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-/// Pieces of the heap by offset: size and what they are.
+/// Pieces of the heap by offset: size and description.
 type Pieces = HashMap<u64, (u64, &'static str)>;
 
 /// Checks all partitions of a quiet database.
@@ -233,7 +233,7 @@ impl Checker<'_> {
         Ok(kind)
     }
 
-    /// Checks every slab's descriptor and its bits, and claims what is free in it; returns the free bytes.
+    /// Checks every slab's descriptor and its bits, and claims the free memory in it; returns the free bytes.
     fn slabs(&mut self) -> Check<u64> {
         let mut free = 0;
         for slab in 0..self.partition.geometry.slab_count() {
@@ -268,7 +268,7 @@ impl Checker<'_> {
         Ok(free)
     }
 
-    /// Checks a slab in use and claims what is free in it; returns the free bytes.
+    /// Checks a slab in use and claims the free memory in it; returns the free bytes.
     fn slab(&mut self, slab: u64, word: Word, kind: u32) -> Check<u64> {
         let (start, bytes) = (self.partition.geometry.slab_start(slab), kind_bytes(kind));
         let used = self.used.get(&slab).copied().unwrap_or_default();
@@ -282,7 +282,8 @@ impl Checker<'_> {
         let mut free = 0;
         match word.state() {
             KDB_SLAB_EVACUATING => {
-                // Blocks that were freed since are in no list. So the free blocks are known only if all blocks are free.
+                // Blocks freed during the evacuation are in no list, so the free blocks are known only if all blocks
+                // are free.
                 if used == 0 {
                     self.claim(start, KDB_SLAB_BYTES.into(), "an evacuated slab")?;
                 }
@@ -314,7 +315,7 @@ impl Checker<'_> {
         self.word(self.partition.geometry.bitmap(kind) + slab / 64 * 8) >> (slab % 64) & 1 != 0
     }
 
-    /// Every current slab is one CPU's.
+    /// Checks that every current slab belongs to one CPU.
     fn current_slabs(&self) -> Check<()> {
         let mut owned = HashMap::new();
         for cpu in 0..u64::from(self.partition.geometry.ncpus) {
@@ -324,7 +325,7 @@ impl Checker<'_> {
                     + u64::from(kind) * 4;
                 let number = (self.word(at / 8 * 8) >> (at % 8 * 8)) as u32;
                 let Some(slab) = u64::from(number).checked_sub(1) else { continue };
-                // It may have been taken from the CPU, which has not noticed yet.
+                // The slab may have been taken from the CPU, which has not noticed yet.
                 let held = self.partition.slab_word(slab).state() == KDB_SLAB_CURRENT
                     && self.partition.slab_kind(slab) == kind
                     && self.partition.slab_owner(slab) == cpu as u32 + 1;
@@ -340,7 +341,8 @@ impl Checker<'_> {
         }
     }
 
-    /// No two pieces overlap, and every slab that was ever used has a piece. A gap is only the rest at a slab's end.
+    /// Checks that no two pieces overlap, and that every slab that was ever used has a piece. A gap is only the rest at
+    /// a slab's end.
     fn coverage(&self) -> Check<()> {
         let geometry = &self.partition.geometry;
         let mut pieces: Vec<_> = self.pieces.iter().map(|(at, (bytes, what))| (*at, *bytes, *what)).collect();

@@ -20,8 +20,8 @@ fn error(what: &str) -> Error {
     Error::io(format!("cannot read a hash map ({what})"), io::Error::last_os_error())
 }
 
-/// Calls `f` with every element of a map: key and value. Elements that are there all the time are seen
-/// once with [`DumpMethod::Batched`], and at least once otherwise.
+/// Calls `f` with key and value of every element of a map. An element that exists during the whole
+/// call is seen once with [`DumpMethod::Batched`], and at least once otherwise.
 pub(super) fn dump(
     map: BorrowedFd<'_>,
     key_bytes: usize,
@@ -35,7 +35,7 @@ pub(super) fn dump(
     }
 }
 
-/// Reads one element; whether it is there.
+/// Reads one element; returns whether it exists.
 pub(super) fn lookup(map: BorrowedFd<'_>, key: &[u8], value: &mut [u8]) -> Result<bool> {
     // SAFETY: the buffers have the sizes of the map's keys and values, which the caller knows.
     let result = unsafe {
@@ -136,7 +136,7 @@ impl BatchCursor {
             match errno {
                 None | Some(libc::ENOENT) => {}
                 Some(libc::ENOSPC) => {
-                    // A bucket has more elements than there is room for; nothing was handed over.
+                    // A bucket has more elements than there is room for; the kernel returned none.
                     self.keys = vec![0; 2 * room * self.key_bytes];
                     self.values = vec![0; 2 * room * self.value_bytes];
                     continue;

@@ -1,6 +1,6 @@
 //! Finding keys whose expiry has passed, by reading the index through system calls.
 //!
-//! As in the arena, what is read is a hint, and the operator that deletes a key decides.
+//! As in the arena, the results are hints, and the operator that deletes a key decides.
 
 use std::os::fd::AsFd;
 

@@ -11,7 +11,7 @@ const META: usize = 24;
 /// Memory of an element besides its key (a multiple of 8) and value.
 const ELEMENT: u32 = 56;
 
-/// How the entries of one database are laid out.
+/// Layout of the entries of one database.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Format {
     pub slots: usize,
@@ -92,7 +92,7 @@ pub(crate) fn value_cost(class: usize) -> u64 {
     allocation(CLASSES[class] + 8 + ELEMENT)
 }
 
-/// What the kernel's allocator makes of a size; `hm_alloc_bytes()` in `values.h`.
+/// Bytes that the kernel's allocator takes for a size; `hm_alloc_bytes()` in `values.h`.
 fn allocation(bytes: u32) -> u64 {
     match bytes {
         0..=96 => 96,

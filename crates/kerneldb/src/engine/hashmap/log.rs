@@ -19,14 +19,14 @@ use crate::{
     },
 };
 
-/// Records that were read in one go, back to back, and where each ends.
+/// Records that were read in one go, back to back, and the end of each.
 #[derive(Default)]
 pub(crate) struct Batch {
     bytes: Vec<u8>,
     ends: Vec<usize>,
 }
 
-/// The ring buffer, of which there is one consumer.
+/// The ring buffer, which has one consumer.
 pub(crate) struct LogRing {
     ring: NonNull<libbpf_sys::ring_buffer>,
     /// libbpf keeps a pointer to it.
@@ -81,8 +81,8 @@ impl LogRing {
         }
     }
 
-    /// Copies the complete records that there are, in the order of their reservation, and gives their
-    /// space back to the producers.
+    /// Copies the available complete records, in the order of their reservation, and gives their space back
+    /// to the producers.
     pub(crate) fn read(&mut self) -> &Batch {
         // SAFETY: the batch is alive, and nothing else uses it now.
         let batch = unsafe { self.batch.as_mut() };
@@ -94,13 +94,14 @@ impl LogRing {
         self.records()
     }
 
-    /// The records that were read the last time.
+    /// The records of the last read.
     pub(crate) fn records(&self) -> &Batch {
         // SAFETY: the batch is alive, and only `read`, which takes `&mut self`, writes to it.
         unsafe { self.batch.as_ref() }
     }
 
-    /// How far the ring was read, and up to where records are reserved: bytes ever.
+    /// Position up to which the ring was read, and position up to which records are reserved, in bytes
+    /// ever.
     pub(crate) fn positions(&self) -> (u64, u64) {
         // SAFETY: the ring is alive; it has one map, so the index is in bounds.
         unsafe {
@@ -110,7 +111,7 @@ impl LogRing {
     }
 
     /// Waits until the producers announce records (every [`crate::Config::wal_notify_bytes`] bytes), or for
-    /// the given time; returns whether they did.
+    /// the given time; returns whether they did so.
     pub(crate) fn wait(&self, time: Duration) -> bool {
         // SAFETY: the ring is alive; this only reads its descriptor.
         let fd = unsafe { libbpf_sys::ring_buffer__epoll_fd(self.ring.as_ptr()) };
@@ -140,7 +141,7 @@ pub(super) struct HashLog<'db> {
     control: &'db Control,
     ring: LogRing,
     merge: Merge,
-    /// When abandoned transactions were last looked for.
+    /// Time of the last search for abandoned transactions.
     abandoned_at: Instant,
 }
 
@@ -160,7 +161,7 @@ impl LogRings for HashLog<'_> {
         self.ring.positions().0
     }
 
-    /// All complete records are copied out of the ring buffer.
+    /// Copies all complete records out of the ring buffer.
     fn drain(&mut self, max_bytes: usize, sink: &mut dyn TxnSink) -> usize {
         let control = self.control;
         self.merge.find_abandoned(&mut self.abandoned_at, |id| control.has_ended(id));

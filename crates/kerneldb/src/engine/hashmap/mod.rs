@@ -1,5 +1,5 @@
 //! User space's view of the hash-map engine: sizing and loading its maps, reading them by system calls,
-//! and consuming its log. Writing is the operators' business alone (`bpf/engine/hashmap/`).
+//! and consuming its log. Only the operators write (`bpf/engine/hashmap/`).
 
 mod dump;
 mod expired;

@@ -1,8 +1,8 @@
 //! A registered snapshot of a hash-map database, read by system calls.
 //!
-//! Copies of entries are not atomic, but the version that a registered snapshot needs does not change
-//! once it is committed, nor does its value; whatever else the copy mixes up is newer, uncommitted, or
-//! older than the one that is needed.
+//! Copies of entries are not atomic. The version that a registered snapshot needs, however, does not
+//! change once it is committed, nor does its value. Everything else in the copy is newer, uncommitted, or
+//! older than that version.
 
 use std::os::fd::AsFd;
 
@@ -22,7 +22,7 @@ use crate::{
 
 impl HashStore {
     /// Calls `f` for every key that the registered snapshot at `timestamp` sees. Panics if the kernel does
-    /// not let this process read its own maps, which no state of the data can cause.
+    /// not let this process read its own maps. No state of the data can cause that.
     pub(super) fn scan_all(&self, control: &Control, timestamp: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) {
         self.try_scan(control, timestamp, f).expect("the maps of the database can be read");
     }
@@ -59,7 +59,7 @@ impl HashStore {
             });
             let seen: Vec<_> = resolved.collect();
             if seen.iter().any(|(marker, _)| *marker) {
-                // A session's context speaks of its marker only while the marker is still there.
+                // A session's context belongs to its marker only while the marker is still there.
                 let mut again = vec![0; entry.len()];
                 if !lookup(self.index.as_fd(), key, &mut again)? {
                     return Ok(());

@@ -49,7 +49,7 @@ const MAPS: &[&str] = &[
 const VALUE_MAPS: &[&str] = MAPS.split_at(MAPS.len() - CLASSES.len()).1;
 /// Memory of the collector's queue.
 const QUEUE_BYTES: u32 = 4 << 20;
-/// How often, and how long each time, an operation waits for the kernel's allocator.
+/// Number of times that an operation waits for the kernel's allocator, and duration of each wait.
 const REFILL_TRIES: u32 = 200;
 const REFILL_TIME: Duration = Duration::from_micros(100);
 /// Memory of a bucket of a hash map.
@@ -75,7 +75,8 @@ impl HashStore {
     ) -> Result<(HashStore, LoadedObject)> {
         let constants = constants(config)?;
         let format = Format::of(&constants);
-        // Round numbers of buckets, so that what the limit allows fits whatever the sizes of the values.
+        // The numbers of buckets are powers of two, and suffice for any sizes of the values within the
+        // limit.
         let most = |bytes: u64| (config.memory_bytes / bytes).clamp(64, 1 << 30).next_power_of_two() as u32;
         let index_entries = most(format.entry_cost() + value_cost(0));
         let value_entries: Vec<u32> =
@@ -168,7 +169,7 @@ impl Storage for HashStore {
         "kdb_arena"
     }
 
-    /// The kernel allocates memory as it is written.
+    /// The kernel allocates memory when it is written.
     fn wants_memory(&self, _partition: u32) -> bool {
         false
     }
@@ -178,7 +179,8 @@ impl Storage for HashStore {
     }
 
     /// The kernel side may not sleep, so the kernel's allocator serves it from small caches and refills
-    /// them in the background. Waits a moment for that; false at the limit, or when it was no use.
+    /// them in the background. This waits a moment for that; false at the limit, or after too many
+    /// attempts.
     fn grow_beyond(&self, _partition: u32, _seen: u64, attempt: u32) -> bool {
         if attempt >= REFILL_TRIES || self.used() + value_cost(CLASSES.len() - 1) > self.limit() {
             return false;
@@ -276,7 +278,7 @@ fn constants(config: &Config) -> Result<kdb_config> {
         key_bytes: config.key_bytes.next_multiple_of(8),
         irqs: u32::from(kernel_has("bpf_local_irq_save")?),
         wal_notify: config.wal_notify_bytes,
-        // Any memory will do from Linux 6.2 on, which has this function as well.
+        // Linux 6.2 and newer accept any memory, and have this function as well.
         map_args: u32::from(!kernel_has("bpf_rcu_read_lock")?),
     })
 }

@@ -1,4 +1,4 @@
-//! Checks every invariant of the maps of a quiet database: each value belongs to exactly one version, each
+//! Checks every invariant of the maps of a quiet database. Each value belongs to exactly one version, each
 //! version has its value, nothing is locked, and the memory accounting is exact.
 
 use std::{collections::HashSet, os::fd::AsFd};
@@ -18,7 +18,7 @@ use crate::{
 };
 
 impl HashStore {
-    /// No operator runs and no transaction is open while this looks.
+    /// No operator runs and no transaction is open during the verification.
     pub(super) fn verify_maps(&self, control: &Control) -> Result<Verified> {
         let mut found = Verified::default();
         let mut wrong = None;

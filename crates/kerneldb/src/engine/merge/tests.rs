@@ -50,7 +50,7 @@ impl TxnSink for Collect {
     fn end(&mut self) {}
 }
 
-/// What a session does next.
+/// The next action of a session.
 #[derive(Clone, Debug)]
 enum Kind {
     Auto(Op),
@@ -62,7 +62,7 @@ enum Kind {
     Void,
 }
 
-/// What a record that is reserved will be.
+/// The contents of a record that is reserved.
 #[derive(Clone, Debug)]
 enum Record {
     Auto(Op),
@@ -80,7 +80,8 @@ struct Ring {
     pos: usize,
 }
 
-/// One thing after the other; between the reservation of a record and its completion anything may happen.
+/// A session acts step by step; other sessions may act between the reservation of a record and its
+/// completion.
 struct Session {
     todo: std::collections::VecDeque<Record>,
     reserved: Option<(usize, usize, Record)>,
@@ -113,7 +114,7 @@ impl Session {
 struct World {
     rings: Vec<Ring>,
     sessions: Vec<Session>,
-    /// What was committed, in order.
+    /// The committed transactions, in order.
     expected: Vec<LogTxn>,
     merge: Merge,
     got: Collect,
@@ -157,8 +158,8 @@ impl World {
         true
     }
 
-    /// The reader's round: as many records as it likes of each ring, up to the first incomplete one.
-    /// `between` happens while it goes from ring to ring.
+    /// The reader's round: some records of each ring, up to the first incomplete one. `between` runs while
+    /// the reader goes from ring to ring.
     fn drain(&mut self, limit: usize, max_bytes: usize, between: &mut dyn FnMut(&mut World)) {
         let starts: Vec<usize> = self.rings.iter().map(|ring| ring.pos).collect();
         for (index, &start) in starts.iter().enumerate() {
@@ -179,7 +180,7 @@ impl World {
         };
         merge.emit(max_bytes, &bytes, &mut self.got);
         merge.copy_rest(&bytes);
-        // The space is given back: nothing may be read from it any more.
+        // The space is given back, so it must not be read any more.
         for (ring, start) in rings.iter_mut().zip(starts) {
             ring.records[start..ring.pos].fill(None);
         }
@@ -209,7 +210,7 @@ fn kinds() -> impl Strategy<Value = Vec<Kind>> {
     proptest::collection::vec(kind, 0..12)
 }
 
-/// The reader's limits, and what sessions do around it: session and ring.
+/// The reader's limits, and the actions of sessions around it: session and ring.
 type Round = (usize, usize, Vec<(u8, u8)>, Vec<(u8, u8)>);
 
 fn rounds() -> impl Strategy<Value = Vec<Round>> {
@@ -218,15 +219,15 @@ fn rounds() -> impl Strategy<Value = Vec<Round>> {
 }
 
 proptest! {
-    /// Whatever the order: what comes out is what was committed, in order, and nothing of what was rolled
-    /// back is kept.
+    /// Whatever the order of the records, the merge returns the committed transactions in order, and keeps
+    /// none of those that were rolled back.
     #[test]
     fn commits_come_out_in_order_and_the_rest_is_forgotten(
         scripts in proptest::collection::vec(kinds(), 1..5),
         rings in 1..4usize,
         rounds in rounds(),
     ) {
-        // The last transaction of a session, if nothing tells that it is over.
+        // The last transaction of a session, if no record shows that it is over.
         let last_unknown: Vec<Option<u64>> = scripts
             .iter()
             .map(|kinds| {
@@ -291,13 +292,13 @@ fn a_commit_past_the_limit_is_a_broken_sequence() {
     Merge::new(4).accept((0, 0), &bytes);
 }
 
-/// A place for each record, so that the reader's copies are what is tested.
+/// A place for each record, so that the reader's copies are tested.
 struct OneRing {
     records: Vec<Vec<u8>>,
 }
 
 impl OneRing {
-    /// The reader accepts a record and copies what has to wait.
+    /// The reader accepts a record and copies the writes that have to wait.
     fn read(&mut self, merge: &mut Merge, bytes: Vec<u8>) {
         let at = self.records.len() as u64;
         merge.accept((0, at), &bytes);
@@ -318,7 +319,7 @@ fn rewrites_of_an_open_transaction_take_bounded_memory_and_the_last_one_counts()
     ring.read(&mut merge, record(KDB_REC_DEL, 0, (3, 9), 0, Some(&other)));
     let value = [7; 1000];
     for i in 1..=2000u32 {
-        // Two neighbours come in the wrong order, as they do when they are in different rings.
+        // Two neighbours come in the wrong order, as records of different rings can.
         let index = (i + 1) ^ 1;
         let op = rewrite(&[&index.to_le_bytes(), &value[..]].concat());
         ring.read(&mut merge, record(KDB_REC_PUT, 0, (3, 9), index - 1, Some(&op)));

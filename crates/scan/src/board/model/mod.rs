@@ -43,7 +43,7 @@ struct Board<const N: usize> {
     /// Number of packets in the worker's descriptor.
     packets: Mutex<usize>,
     readable: Condvar,
-    /// How often the worker rang.
+    /// Number of times that the worker rang.
     rings: AtomicUsize,
 }
 

@@ -124,7 +124,7 @@ pub struct Actions {
     pub deliveries: Vec<Delivery>,
 }
 
-/// How urgently a frame must be made.
+/// The urgency with which a frame must be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urgency {
     /// A window waits for it.
@@ -151,7 +151,7 @@ struct Window {
     claimed: Bits,
     waiters: Vec<Waiter>,
     pins: u32,
-    /// When the window was last released, by the table's clock.
+    /// The time when the window was last released, by the table's clock.
     released: u64,
 }
 
@@ -187,7 +187,7 @@ pub struct Table {
     limit: u32,
     /// Number of frames to make in addition to those that queued windows need.
     wanted: u32,
-    /// Making the latest frame took less than [`FAST_FRAME`].
+    /// Whether making the latest frame took less than [`FAST_FRAME`].
     makes_fast: bool,
     /// The offsets of idle windows, by the time of their release.
     idle: BTreeMap<u64, u64>,
@@ -250,7 +250,7 @@ impl Table {
         actions
     }
 
-    /// Returns whether a frame must be made, and how urgently.
+    /// Returns the urgency with which a frame must be made, or none if no frame must be made.
     pub fn frame_to_make(&self) -> Option<Urgency> {
         if self.made == self.limit {
             None

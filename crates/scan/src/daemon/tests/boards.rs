@@ -1,5 +1,5 @@
-//! Boards that are written to by something that is no worker: random stores while the service looks, and breaches that
-//! would do something for who commits them.
+//! Boards that a process other than a correct worker writes to: random stores while the service reads, and breaches that would
+//! give an advantage to their author.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -8,7 +8,7 @@ use super::*;
 use crate::board::{Board, Closed, State};
 use crate::memory::{Access, Mapping};
 
-/// A channel whose board belongs to who wants no good.
+/// A channel whose board belongs to a malicious process.
 struct Vandal {
     socket: Socket,
     board: Board,
@@ -39,7 +39,7 @@ impl Vandal {
         )
     }
 
-    /// Writes something somewhere: often small numbers, which are states, and often to the first words.
+    /// Writes random values to random places. Small numbers, which are states, and the first words are frequent.
     fn scribble(&self, random: u64) {
         let words = self.memory.bytes() / 4;
         let at = match random % 3 {
@@ -81,7 +81,7 @@ fn random_stores_harm_nobody_else() {
             let honest = scope.spawn(|| scene.honest(&pool));
             while !honest.is_finished() {
                 for vandal in &vandals {
-                    // Now much, now little, so that some of it goes unnoticed for a while.
+                    // The number of writes varies, so that some of them go unnoticed for a while.
                     for _ in 0..1 + (round % 4) * 20 {
                         seed ^= seed << 13;
                         seed ^= seed >> 7;
@@ -97,7 +97,7 @@ fn random_stores_harm_nobody_else() {
     scene.nothing_is_left();
 }
 
-/// Waits until the service has said why a channel is over.
+/// Waits until the service has reported why a channel is over.
 fn ended(vandal: &Vandal) -> Option<Closed> {
     let end = Instant::now() + PATIENCE;
     while vandal.board.closed().is_none() && Instant::now() < end {
@@ -113,7 +113,7 @@ fn who_says_it_uses_everything_has_nothing() {
     let pool = scene.pool(8);
     let vandal = Vandal::member(&scene, &pool);
     let end = Instant::now() + PATIENCE;
-    // It takes whatever comes, and returns nothing: more than one page at a time.
+    // This worker takes every page and returns none, so it has more than one page at a time.
     let mut taken = 0;
     while taken < 2 && Instant::now() < end {
         taken += vandal.board.entries().iter().filter(|entry| entry.word.take()).count();

@@ -1,4 +1,4 @@
-//! Messages that make no sense, files that are none, too much of everything, and clients that say nothing.
+//! Malformed messages, invalid files, requests beyond limits, and silent clients.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -22,7 +22,7 @@ fn open(path: impl rustix::path::Arg, flags: OFlags) -> OwnedFd {
     rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).unwrap()
 }
 
-/// Sends bytes, with the same descriptor so many times.
+/// Sends bytes, with the same descriptor `count` times.
 fn send(socket: &Socket, bytes: &[u8], file: &OwnedFd, count: usize) -> rustix::io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(200))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -55,7 +55,7 @@ fn garbage_ends_its_own_connection() {
             if valid {
                 bytes.splice(..1, [crate::wire::VERSION, kind]);
             }
-            // It may be over by now.
+            // The connection may be over by now.
             let _ = send(&socket, &bytes, &file, count);
         }
         Ok(())
@@ -119,7 +119,7 @@ fn what_does_not_belong_together_is_refused() {
     assert!(
         matches!(socket.receive::<Reply>().unwrap().message, Reply::Failed { text, .. } if text.contains("too many"))
     );
-    // Nor is there anything to say about a pool.
+    // The same holds for a pool.
     let socket = scene.client();
     let reply = begin(&socket, &Request::Found { memory_bytes: 16 << 20, terms: TERMS, files: 1 }, &file);
     let Reply::Pool { key, .. } = reply.message else { panic!("{reply:?}") };
@@ -165,7 +165,7 @@ fn too_much_is_refused() {
         files: 1,
     };
     assert!(matches!(begin(&scene.client(), &request, &file).message, Reply::Failed { .. }));
-    // What is a channel's is there again when it is over.
+    // The memory of a channel is available again after its end.
     let service = Service::connect(scene.socket()).unwrap();
     let scan = || Scan::of([scene.file()]).ring_bytes(48 << 20).unwrap();
     for _ in 0..3 {
@@ -214,7 +214,7 @@ fn path_of(file: &std::fs::File) -> String {
     format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file))
 }
 
-/// A client that announces ranges and reads none reaches a limit: the channel's, or that of the memory of all clients.
+/// A client that announces ranges and reads none reaches a limit: that of the channel, or that of the memory of all clients.
 #[test]
 fn ranges_that_nobody_reads_have_a_limit() {
     let mut little = Options::default();
@@ -246,7 +246,7 @@ fn ranges_that_nobody_reads_have_a_limit() {
         assert!(text.contains(why), "{text}");
         // Some are in frames, and each batch counts as one more.
         assert!((most - most / 100..=most + 64 * RANGES).contains(&announced), "{announced} of {most}");
-        // The channel goes on.
+        // The channel continues.
         let cancel = Request::Cancel(vec![Range { file: 0, start: 0, end: 4096 }]);
         assert!(matches!(ask(&socket, &cancel, &[]).unwrap().message, Reply::Cancelled(_)));
         assert!(matches!(ask(&socket, &batch, &[]).unwrap().message, Reply::Done));
@@ -255,7 +255,8 @@ fn ranges_that_nobody_reads_have_a_limit() {
     }
 }
 
-/// Two hundred connect and say nothing, some ask for a channel and never hear the answer: others are served meanwhile.
+/// Two hundred clients connect and send nothing, and some ask for a channel and never receive the answer. The daemon serves
+/// others meanwhile.
 #[test]
 fn who_says_nothing_keeps_nobody() {
     let scene = Scene::new(2);

@@ -1,4 +1,4 @@
-//! Clients that do not keep to the rules, beside one that does: it has its scan, and nothing of them is left.
+//! Clients that break the rules, beside a correct client. The correct client gets its scan, and the others leave nothing behind.
 
 mod boards;
 mod clients;
@@ -70,7 +70,7 @@ impl Scene {
         Service::connect(self.socket()).unwrap().create_pool([self.file()], frames * FRAME).unwrap()
     }
 
-    /// A member of a pool has everything.
+    /// A member of a pool gets all pages.
     fn honest(&self, pool: &Pool) {
         let mut channel = Service::connect(self.socket()).unwrap().join(pool.key(), 4096).unwrap();
         let mut pages = 0;
@@ -85,7 +85,7 @@ impl Scene {
         assert_eq!(pages, self.chunks * (FRAME / 4096) as u64);
     }
 
-    /// Clients that were connected have left nothing in the daemon.
+    /// Checks that clients that were connected have left nothing in the daemon.
     fn nothing_is_left(&self) {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -99,13 +99,13 @@ impl Scene {
     }
 }
 
-/// Asks, and hears an answer.
+/// Sends a request and receives the answer.
 fn ask(socket: &Socket, request: &Request, files: &[BorrowedFd<'_>]) -> Result<Received<Reply>> {
     socket.send(request, files)?;
     socket.receive()
 }
 
-/// A request that is refused, and why.
+/// Sends a request that is refused. Returns the reason.
 fn refused(socket: &Socket, request: &Request, files: &[BorrowedFd<'_>]) -> String {
     match ask(socket, request, files).unwrap().message {
         Reply::Failed { text, .. } => text,
@@ -113,7 +113,7 @@ fn refused(socket: &Socket, request: &Request, files: &[BorrowedFd<'_>]) -> Stri
     }
 }
 
-/// Opens something whose files follow in one message.
+/// Opens an object whose files follow in one message.
 fn begin(socket: &Socket, request: &Request, file: &impl AsFd) -> Received<Reply> {
     socket.send(request, &[]).unwrap();
     ask(socket, &Request::Files(vec![Vec::new()]), &[file.as_fd()]).unwrap()

@@ -1,4 +1,4 @@
-//! Streams and pools that always want more than a device may do at a time: all of them make progress.
+//! Streams and pools that always want more reads than a device may do at a time: all of them make progress.
 
 use std::sync::mpsc;
 
@@ -11,13 +11,13 @@ use crate::plan::Plan;
 use crate::service::fake::{Fake, Folder};
 use crate::service::inbox::{Command, Founding, Opening, Terms};
 
-/// Streams, as many as can have all that a device may do at a time, and one more.
+/// Number of streams: enough to use all reads that a device may do at a time, and one more.
 const STREAMS: usize = 9;
-/// Frames of each of them.
+/// Number of frames of each stream.
 const FRAMES: usize = 12;
 const TERMS: Terms = Terms { is_watched: false, pages_held: 1 };
 
-/// A worker that is through with every chunk at once.
+/// A worker that finishes every chunk at once.
 struct Worker {
     board: Arc<Board>,
     chunks: u64,
@@ -36,7 +36,7 @@ impl Worker {
             words.bytes.fetch_add(FRAME as u64, Relaxed);
             words.ingest_ns.fetch_add(1, Relaxed);
         }
-        // It returned its last page after the loop looked at its clock.
+        // This time is after any time at which the loop has read its clock.
         words.returned_ns.store(u64::MAX / 2, Relaxed);
     }
 }
@@ -45,13 +45,13 @@ impl Worker {
 struct Scene {
     engine: Fake,
     control: Control,
-    /// The pool's is the last one.
+    /// The worker of the pool is the last one.
     workers: Vec<Worker>,
 }
 
 impl Scene {
     fn new() -> Self {
-        // Nothing of it is read.
+        // None of the file is read.
         let folder = Folder::sparse(16 << 30);
         let engine = Fake::default();
         let inbox = Arc::new(Inbox::new(Arc::new(Bell::new().unwrap())));
@@ -66,7 +66,7 @@ impl Scene {
             (files, extents, plan)
         };
         let workers: Vec<Worker> = (0..=STREAMS).map(|_| Worker::new()).collect();
-        // Answers are received later, so that what is opened is not taken back.
+        // The test receives the answers later, so that the loop does not close what it has opened.
         let (answer, answered) = mpsc::channel();
         for worker in &workers[..STREAMS] {
             let (files, extents, plan) = parts();
@@ -85,7 +85,7 @@ impl Scene {
         Self { engine, control, workers }
     }
 
-    /// A round of the loop, in which the oldest read is complete.
+    /// Runs a round of the loop, in which the oldest read is complete.
     fn round(&mut self) {
         let mut known = self.engine.0.borrow_mut();
         let oldest = (!known.reads.is_empty()).then(|| known.reads.remove(0));
@@ -104,7 +104,7 @@ impl Scene {
 #[test]
 fn streams_and_pools_that_always_want_more_all_make_progress() {
     let mut scene = Scene::new();
-    // The first of them have had so much that each of the others has had a part of it, if they are served in turns.
+    // The fastest workers have had so many chunks that each of the others has had a part, if the loop serves them in turns.
     while scene.workers.iter().map(|worker| worker.chunks).max() < Some(400) {
         scene.round();
     }

@@ -1,8 +1,7 @@
 //! The control loop (KzicIO, paper 3.4.2): one thread that reads for all channels.
 //!
-//! Only completions, release times that are due and bells wake the loop. Every time it
-//! looks at all boards, releases the requests that are due, submits them in one batch, and sleeps until something happens.
-//! `openings` has the commands to open and to close.
+//! The loop wakes only for completions, due release times and bells. Each time, it checks all boards, releases the due requests,
+//! submits them in one batch, and sleeps until the next event. `openings` has the commands to open and to close.
 
 #[cfg(test)]
 mod fairness_tests;
@@ -26,35 +25,35 @@ use crate::engine::{Completion, Engine};
 
 /// An event that is due at a time.
 enum Timer {
-    /// A lane of a stream or a pool has rested.
+    /// The rest of a lane of a stream or a pool has ended.
     Rested(usize),
-    /// A stream or a pool wants to be looked at.
+    /// A stream or a pool must be checked.
     Look(usize),
-    /// A request is to be tried again.
+    /// A request must be retried.
     Retry(Retry),
 }
 
-/// The loop's state; all of it belongs to its thread.
+/// The loop's state. All of it belongs to its thread.
 pub struct Control {
     engine: Box<dyn Engine>,
     inbox: Arc<Inbox>,
     clock: Clock,
     wheel: Wheel<Timer>,
     loads: Loads,
-    /// By numbers that are not used again, for timers may outlive streams.
+    /// Streams by numbers that are not reused, because timers may outlive streams.
     streams: BTreeMap<usize, Stream>,
     next: usize,
-    /// By numbers that no stream has.
+    /// Pools by numbers that no stream has.
     pools: BTreeMap<usize, Pool>,
     devices: HashMap<u64, Device>,
     /// The stream or pool that the last round began with.
     first: usize,
-    /// Streams and pools in the order of a round; between rounds only its memory is of use.
+    /// Streams and pools in the order of a round. Between rounds, only its memory is reused.
     turns: Vec<usize>,
 }
 
 impl Control {
-    /// With nothing to do.
+    /// Creates a loop with nothing to do.
     pub fn new(engine: Box<dyn Engine>, inbox: Arc<Inbox>, clock: Clock) -> Self {
         Self {
             engine,
@@ -71,9 +70,9 @@ impl Control {
         }
     }
 
-    /// Runs until it is told to stop.
+    /// Runs until it is stopped.
     pub fn run(mut self) {
-        // Workers wait for this thread, and may use all processors. It works without a short slice, too.
+        // Workers wait for this thread, and may use all processors. It also works without a short slice.
         let _ = bedplate_threads::slice::shorten();
         let mut complete: Vec<Completion> = Vec::new();
         let mut due: Vec<Timer> = Vec::new();
@@ -98,7 +97,7 @@ impl Control {
         self.end();
     }
 
-    /// Nobody listens any more: everything comes down, and workers are told.
+    /// No thread sends commands any more: waits for all reads, and tells the workers.
     fn end(mut self) {
         for stream in self.streams.values_mut() {
             stream.closing = true;
@@ -144,7 +143,7 @@ impl Control {
                     pool.rested();
                 }
             }
-            // All are looked at in every round.
+            // Every round checks all of them.
             Timer::Look(id) => {
                 if let Some(stream) = self.streams.get_mut(&id) {
                     stream.armed = None;
@@ -205,8 +204,8 @@ impl Control {
         }
     }
 
-    /// Looks at every board. Each round begins with the stream or pool after the one that the round before began with, so that
-    /// those that use all that a device may do at a time do not keep it from the others.
+    /// Checks every board. Each round begins with the stream or pool after the first one of the previous round. So streams that
+    /// use all reads that a device may do at a time do not keep it from the others.
     fn pump(&mut self) {
         let now = self.clock.now();
         let mut turns = std::mem::take(&mut self.turns);
@@ -214,7 +213,7 @@ impl Control {
         turns.extend(self.streams.keys().chain(self.pools.keys()));
         turns.sort_unstable();
         let count = turns.partition_point(|id| *id <= self.first);
-        // All of them have begun a round: it is the turn of the first one.
+        // All of them have been first in a round, so it is the turn of the first one again.
         if count < turns.len() {
             turns.rotate_left(count);
         }
@@ -225,7 +224,7 @@ impl Control {
         self.turns = turns;
     }
 
-    /// Looks at the board of a stream, or the boards of a pool.
+    /// Checks the board of a stream, or the boards of a pool.
     fn pump_one(&mut self, id: usize, now: u64) {
         let wishes = if let Some(stream) = self.streams.get_mut(&id) {
             let device = self.devices.entry(stream.device()).or_default();

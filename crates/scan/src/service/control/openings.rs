@@ -25,7 +25,7 @@ use crate::worker::Cancelled;
 use crate::{Error, Result};
 
 impl Control {
-    /// Executes the commands. Returns whether the loop is to stop.
+    /// Executes the commands. Returns whether the loop must stop.
     pub(super) fn commands(&mut self) -> bool {
         let (commands, stop) = self.inbox.take();
         for command in commands {
@@ -62,7 +62,7 @@ impl Control {
         stop
     }
 
-    /// Answers when what was opened is counted. What was opened and nobody hears of.
+    /// Answers after the opened object is counted. Returns the object if no thread receives the answer.
     fn answer(&self, to: &Sender<Result<usize>>, with: Result<usize>) -> Option<usize> {
         self.count();
         match to.send(with) {
@@ -90,7 +90,7 @@ impl Control {
     fn join(&mut self, pool: usize, board: Arc<Board>) -> Result<usize> {
         let (id, now) = (self.number(), self.clock.now());
         match self.pools.get_mut(&pool) {
-            // The client got the key before the last member that could give it left.
+            // The client got the key before the last member that could pass it on left.
             Some(pool) if pool.closing => Err(unknown()),
             Some(pool) => pool.join(id, board, now).map(|()| id),
             None => Err(Error::Gone),
@@ -98,7 +98,7 @@ impl Control {
     }
 
     fn add_ranges(&mut self, id: usize, ranges: &[Range]) -> Result<()> {
-        // It has ended if its worker did not keep to the rules.
+        // The stream has ended if its worker broke the rules.
         let stream = self.streams.get_mut(&id).ok_or(Error::Gone)?;
         stream.plan().add(ranges)?;
         let bytes = ranges.iter().map(|range| range.end - range.start).sum();
@@ -118,7 +118,7 @@ impl Control {
         Ok(cancelled)
     }
 
-    /// Nobody reads a stream any more.
+    /// Closes a stream that has no worker any more.
     fn close(&mut self, id: usize) {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.closing = true;
@@ -127,7 +127,7 @@ impl Control {
         self.bury(id);
     }
 
-    /// A member of a pool is gone.
+    /// Removes a member that is gone from its pool.
     fn leave(&mut self, pool: usize, member: usize) {
         if let Some(pool) = self.pools.get_mut(&pool) {
             pool.leave(member);
@@ -135,7 +135,7 @@ impl Control {
         self.desert(pool);
     }
 
-    /// Nobody can join a pool any more.
+    /// Prevents further joins of a pool.
     fn dissolve(&mut self, pool: usize) {
         if let Some(pool) = self.pools.get_mut(&pool) {
             pool.closing = true;
@@ -143,7 +143,7 @@ impl Control {
         self.desert(pool);
     }
 
-    /// Makes the engine know files and memory: all of them, or none.
+    /// Registers files and memory with the engine: all of them, or none.
     fn add(
         &mut self,
         files: Vec<File>,
@@ -166,7 +166,7 @@ impl Control {
         self.next
     }
 
-    /// Forgets a pool that nobody can join and nobody is in, as soon as nothing flies.
+    /// Removes a pool that has no member and can get none, as soon as no read is in flight.
     pub(super) fn desert(&mut self, id: usize) {
         let Some(pool) = self.pools.get(&id).filter(|pool| pool.is_deserted()) else { return };
         if !pool.is_down() {
@@ -178,7 +178,7 @@ impl Control {
         }
     }
 
-    /// Forgets a stream of which nothing flies any more.
+    /// Removes a closed stream as soon as no read of it is in flight.
     pub(super) fn bury(&mut self, id: usize) {
         if !self.streams.get(&id).is_some_and(|stream| stream.closing && stream.is_down()) {
             return;

@@ -1,4 +1,4 @@
-//! What is opened and does not come to be, and what nobody hears of: nothing is left of either.
+//! Openings that fail, and openings whose answer no thread receives: neither leaves anything behind.
 
 use std::sync::mpsc;
 
@@ -52,7 +52,7 @@ impl Scene {
         Founding { frames: self.frames.clone(), files, extents, chunks: plan.into_chunks(), terms: TERMS }
     }
 
-    /// What the loop answers to a command; `None`: who asks is gone before there is an answer.
+    /// The loop's answer to a command. `None`: the asking thread is gone before there is an answer.
     fn ask<T>(
         &mut self,
         gone: bool,
@@ -65,7 +65,7 @@ impl Scene {
         answered.map(|answered| answered.recv().unwrap())
     }
 
-    /// Files and memories that the engine knows, and what the loop has: streams, members and pools.
+    /// Number of files and memories that the engine has, and of streams, members and pools that the loop has.
     fn left(&self) -> ([usize; 2], [u64; 3]) {
         let known = self.engine.0.borrow();
         ([known.files.len(), known.memories.len()], self.control.census())
@@ -80,7 +80,7 @@ const NOTHING: ([usize; 2], [u64; 3]) = ([0, 0], [0, 0, 0]);
 
 #[test]
 fn a_step_that_fails_takes_back_those_before() {
-    // The memory, and each of the files.
+    // The steps are the memory and each of the files.
     for steps in 0..=FILES {
         let mut scene = Scene::new();
         scene.engine.0.borrow_mut().fails_after = Some(steps);
@@ -92,7 +92,7 @@ fn a_step_that_fails_takes_back_those_before() {
         let founded = scene.ask(false, |answer| Command::Found(founding, answer)).unwrap();
         assert!(matches!(founded, Err(Error::Invalid(_))), "step {steps}");
         assert_eq!(scene.left(), NOTHING, "step {steps}");
-        // And then it works.
+        // Afterwards it works.
         scene.engine.0.borrow_mut().fails_after = None;
         let opening = scene.opening();
         scene.ask(false, |answer| Command::Open(opening, answer)).unwrap().unwrap();
@@ -122,7 +122,7 @@ fn what_nobody_hears_of_is_taken_back() {
     assert_eq!(scene.inbox.census(), [1, 1, 0]);
 }
 
-/// The memory of a channel that is closed is free: no channel to come has it.
+/// The memory of a channel that is closed is freed: no later channel gets it.
 #[test]
 fn a_closed_channel_leaves_no_memory() {
     let mut scene = Scene::new();
@@ -135,7 +135,7 @@ fn a_closed_channel_leaves_no_memory() {
     assert_eq!(Arc::strong_count(&scene.frames), 1);
 }
 
-/// A client has the key of a pool that has ended, and asks too late.
+/// A client has the key of a pool that has ended, and joins too late.
 #[test]
 fn a_pool_that_is_over_is_not_joined() {
     let mut scene = Scene::new();
@@ -151,7 +151,7 @@ fn a_pool_that_is_over_is_not_joined() {
     assert_eq!(scene.left(), NOTHING);
 }
 
-/// A channel that ended because its worker did not keep to the rules may still ask for more.
+/// A channel that ended because its worker broke the rules may still ask for more.
 #[test]
 fn ranges_of_a_channel_that_has_ended_are_refused() {
     let mut scene = Scene::new();
@@ -164,7 +164,7 @@ fn ranges_of_a_channel_that_has_ended_are_refused() {
     assert!(matches!(added, Err(Error::Gone)));
 }
 
-/// The loop panics, and everything that it has goes with it: workers of streams and of pools are told.
+/// The loop panics, and all its objects end with it: workers of streams and of pools are told.
 #[test]
 fn workers_are_told_that_the_loop_is_gone() {
     let mut scene = Scene::new();

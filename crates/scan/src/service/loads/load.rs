@@ -1,10 +1,12 @@
 //! One load: its requests, and their results.
 //!
-//! It ends. A request has at most one read in flight. Whatever fails is halved until it is a page, so there are fewer than two
-//! reads for each page of it; not any more [`SEARCH`] after the first failure, when each piece that is left is read once and
-//! is good or bad as a whole; what fails for want of something is tried [`TRIES`] times more, all pieces together, before
-//! it has failed; if a file changes, all is read [`ATTEMPTS`] times. So it is, a tick later each time, if a file was changed so
-//! shortly before that another change would not show. Files that are not watched are read once, whatever happens to them.
+//! A load always ends:
+//!
+//! A request has at most one read in flight. A piece that fails is halved until it is a page, so there are fewer than two reads
+//! for each page. [`SEARCH`] after the first failure, halving stops: each remaining piece is read once, and is good or bad as a
+//! whole. A read that fails for lack of a resource is tried [`TRIES`] more times, all pieces together, before it counts as
+//! failed. If a file changes, the whole chunk is read up to [`ATTEMPTS`] times. The same holds, a tick later each time, for a
+//! file that was changed so recently that another change would not show. Files that are not watched are read once.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -19,43 +21,43 @@ use crate::error;
 use crate::memory::FRAME;
 use crate::source::tick;
 
-/// How often a chunk is read whose file keeps changing.
+/// Number of times that a chunk is read whose file keeps changing.
 const ATTEMPTS: u32 = 8;
-/// How often a request is tried that fails for want of something.
+/// Number of times that a request is repeated that fails for lack of a resource.
 const TRIES: u32 = 8;
-/// After how long it is tried again, at first, in nanoseconds.
+/// Time before the first repetition, in nanoseconds.
 const PAUSE: u64 = 1_000_000;
 
-/// For how long after its first failure a load looks for what is bad, in nanoseconds. It is there for sectors that fail at
-/// once, where it takes 2 ms for each read of the worst case. A device that tries for seconds before it fails would keep the
-/// worker for minutes, for a few good pages beside bad ones.
+/// Time after its first failure during which a load searches for bad pages, in nanoseconds. The search suits sectors that fail at
+/// once: it has 2 ms for each read of the worst case. A device that tries for seconds before it fails would keep the worker
+/// waiting for minutes, for a few good pages beside bad ones.
 pub(super) const SEARCH: u64 = 2_000_000_000;
 
-/// A request, of which a part may have come. What is to come is read piece by piece after something in it failed.
+/// A request, of which a part may have arrived. After a failure, the rest is read piece by piece.
 struct Request {
     file: u32,
-    /// Where the piece that is read now begins and ends in the file.
+    /// The beginning and the end in the file of the piece that is being read.
     offset: u64,
     end: u64,
-    /// Where those after it end, from the last to the first; each begins where the one before it ends.
+    /// The ends of the later pieces, from the last to the first. Each piece begins where the previous one ends.
     later: Vec<u64>,
-    /// The end of what is needed: the file may end there.
+    /// The end of the needed bytes. The file may end there.
     needed: u64,
-    /// Where the file's first byte would be in the frame, which may be far before it.
+    /// The position of the file's first byte in the frame, which may be far before the frame.
     origin: i64,
     tries: u32,
 }
 
 impl Request {
-    /// Where a byte of the file goes in the frame.
+    /// The position in the frame of a byte of the file.
     fn at(&self, offset: u64) -> usize {
         (self.origin + offset as i64) as usize
     }
 
-    /// Halves the piece that failed, where pages meet. `false`: it is one page, or the end of one.
+    /// Halves the piece that failed, at a page boundary. `false`: the piece is one page, or the end of one.
     fn halve(&mut self, page: u64) -> bool {
         let middle = (self.offset + (self.end - self.offset) / 2) / page * page;
-        // What does not begin where a page does is cut where its first page ends.
+        // A piece that does not begin at a page boundary is cut at the end of its first page.
         let cut = if middle > self.offset { middle } else { (self.offset / page + 1) * page };
         if cut >= self.end {
             return false;
@@ -64,7 +66,7 @@ impl Request {
         true
     }
 
-    /// Goes on to the next piece, if there is one.
+    /// Moves to the next piece, if there is one.
     fn next(&mut self) -> bool {
         self.offset = self.end;
         self.later.pop().map(|end| self.end = end).is_some()
@@ -75,9 +77,9 @@ impl Request {
 pub enum Next {
     /// Completions of reads.
     Completions,
-    /// All of it is to be read again, after so many nanoseconds.
+    /// The time to read all of it again, in nanoseconds from now.
     Again { after: u64 },
-    /// Nothing: it is over.
+    /// Nothing: the load is over.
     Nothing,
 }
 
@@ -85,21 +87,21 @@ pub enum Next {
 pub struct Load {
     order: Order,
     requests: Vec<Request>,
-    /// Requests that are not over.
+    /// Number of requests that are not over.
     pending: usize,
     outcome: Outcome,
     attempt: u32,
     began: u64,
     bytes_read: u64,
-    /// When its reading began, by the kernel's monotonic clock.
+    /// The time when its reading began, by the kernel's monotonic clock.
     began_ns: u64,
-    /// When something failed first.
+    /// The time of the first failure.
     failed: Option<u64>,
     given_up: bool,
 }
 
 impl Load {
-    /// One of which nothing is read yet.
+    /// Creates a load of which nothing has been read yet.
     pub fn new(order: Order, now: u64) -> Self {
         Self {
             order,
@@ -115,22 +117,22 @@ impl Load {
         }
     }
 
-    /// For whom it is.
+    /// The owner of the load.
     pub fn owner(&self) -> Owner {
         self.order.owner
     }
 
-    /// Nobody waits for it any more.
+    /// Records that the owner does not wait for it any more.
     pub fn give_up(&mut self) {
         self.given_up = true;
     }
 
-    /// Whether nobody does.
+    /// Whether the owner does not wait for it any more.
     pub fn is_given_up(&self) -> bool {
         self.given_up
     }
 
-    /// A request is over, with nothing.
+    /// Ends a request without a result.
     pub fn drop_request(&mut self) {
         self.pending -= 1;
     }
@@ -138,7 +140,7 @@ impl Load {
     /// Ends the load and returns its result.
     pub fn over(mut self, now: u64) -> Loaded {
         if self.given_up {
-            // Not all of it was tried.
+            // A load that was given up may not have tried all of its pages.
             let fault = Fault { code: error::READ, detail: Errno::CANCELED.raw_os_error() as u32 };
             self.outcome.faults = Some(Rc::new(Faults::everywhere(fault)));
             self.outcome.stamps.clear();
@@ -201,7 +203,7 @@ impl Load {
         });
     }
 
-    /// Takes a request's completion. `Some`: it is to be tried again after so long.
+    /// Takes a request's completion. `Some`: the request must be tried again after this time.
     pub fn take(&mut self, engine: &mut dyn Engine, completion: Completion, now: u64) -> Option<u64> {
         let (place, index) = split(completion.token);
         let request = &mut self.requests[index];
@@ -213,7 +215,7 @@ impl Load {
                 self.bytes_read += count as u64;
                 request.next()
             }
-            // A part of it came, as much as can be continued after.
+            // A part arrived that is long enough to continue after it.
             Ok(count) if count >= unit => {
                 let count = (count / unit * unit) as u64;
                 self.bytes_read += count;
@@ -254,7 +256,7 @@ impl Load {
         None
     }
 
-    /// A file ends within these bytes of the frame, at the first of them.
+    /// Records that a file ends at the first of these bytes of the frame.
     fn truncated(&mut self, bytes: Range<usize>) {
         let next = (bytes.start + 1).next_multiple_of(UNIT);
         self.outcome.mark(
@@ -266,7 +268,7 @@ impl Load {
         }
     }
 
-    /// All of it was read, of files that are not watched: what came of that is left to its readers.
+    /// Records the judgments of a complete read of files that are not watched. Their readers decide what to do with them.
     fn judge(&mut self) {
         let files = &self.order.files;
         let judged = std::mem::take(&mut self.outcome.stamps).into_iter().map(|(file, before)| {
@@ -277,7 +279,7 @@ impl Load {
         self.outcome.reading = Some(Rc::new(Reading { began_ns: self.began_ns, files: judged.collect() }));
     }
 
-    /// Gives the event to wait for: requests may be pending, or all of it has to be read once more because a file changed.
+    /// Returns the event to wait for: pending requests, or another read of the whole chunk because a file changed.
     pub fn next(&mut self, engine: &mut dyn Engine, place: usize) -> Next {
         if self.pending > 0 {
             return Next::Completions;

@@ -1,8 +1,8 @@
-//! Loads: reading one chunk into one frame, until it is there in one state, but for the pages that cannot be had.
+//! Loads: reading one chunk into one frame, until the frame has one consistent state of it, except for pages that cannot be read.
 //!
-//! A load is several requests at once. Reads that come back short are continued; errors that pass are tried again, a little
-//! later each time; of what fails for good each half is read again, for a while, until what is bad is found; a chunk whose file changed while
-//! it was read is read again, because it may be torn. All of this ends: see [`load`].
+//! A load has several requests at once. Short reads are continued. Transient errors are retried, a little later each time. After
+//! a permanent error, each half of the piece is read again, for a while, to find the bad pages. A chunk whose file changed during
+//! the read is read again, because it may be torn. Each of these steps is bounded: see [`load`].
 
 mod load;
 #[cfg(test)]
@@ -18,21 +18,21 @@ use crate::plan::Chunk;
 use crate::source::Stamp;
 use load::{Load, Next};
 
-/// For whom a chunk is loaded.
+/// The owner of a loaded chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// A private channel, and the number that it gave the chunk.
     Stream {
-        /// Which one.
+        /// The channel.
         stream: usize,
         /// The chunk's number.
         number: u64,
     },
-    /// A pool, and which chunk of its files it is.
+    /// A pool, and a chunk of its files.
     Pool {
-        /// Which one.
+        /// The pool.
         pool: usize,
-        /// Which chunk.
+        /// The chunk.
         chunk: usize,
     },
 }
@@ -45,11 +45,11 @@ pub struct Order {
     pub files: Rc<Files>,
     /// The bytes to read.
     pub chunk: Chunk,
-    /// Into which memory of the engine.
+    /// The memory of the engine to read into.
     pub memory: usize,
-    /// Into which of its frames.
+    /// The frame in this memory.
     pub frame: usize,
-    /// The smallest pages of those who read it, in bytes: less than one of these cannot be had.
+    /// The smallest page size of its readers, in bytes. Errors have this granularity.
     pub page: usize,
 }
 
@@ -59,37 +59,37 @@ pub struct Loaded {
     pub order: Order,
     /// The result of the load.
     pub outcome: Outcome,
-    /// How long it took, in nanoseconds.
+    /// Time that the load took, in nanoseconds.
     pub took_ns: u64,
     /// Bytes that were read from the device.
     pub bytes_read: u64,
-    /// How often all of it was read again.
+    /// Number of times that all of it was read again.
     pub again: u32,
 }
 
-/// What is known of a chunk that was loaded.
+/// The properties of a loaded chunk.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// The stamps of its files before it was read: it is what those are as long as they have these. None of a file whose part
-    /// of it is lost.
+    /// The stamps of its files before the read. The chunk is current as long as the files have these stamps. A file whose part is
+    /// lost has none.
     pub stamps: Vec<(u32, Stamp)>,
     /// The parts that could not be read.
     pub faults: Option<Rc<Faults>>,
-    /// How it was read, if its files are not watched; then there are no stamps above, so that it is never old.
+    /// The reading of files that are not watched. There are no stamps then, so the chunk never counts as old.
     pub reading: Option<Rc<Reading>>,
 }
 
-/// How a chunk of files that are not watched was read: once.
+/// The single read of a chunk whose files are not watched.
 #[derive(Debug, Default)]
 pub struct Reading {
-    /// Before the first read was submitted, by the kernel's monotonic clock.
+    /// The time before the first read was submitted, by the kernel's monotonic clock.
     pub began_ns: u64,
-    /// What its bytes are judged by, of files that have stamps.
+    /// The judgments of files that have stamps.
     pub files: Vec<(u32, Judgment)>,
 }
 
 impl Reading {
-    /// What bytes of a file are judged by.
+    /// The judgment of the bytes of a file.
     pub fn of(&self, file: u32) -> Judgment {
         self.files
             .iter()
@@ -99,13 +99,13 @@ impl Reading {
 }
 
 impl Outcome {
-    /// Some bytes of the frame could not be had.
+    /// Records that some bytes of the frame could not be read.
     pub fn mark(&mut self, bytes: Range<usize>, fault: Fault) {
         let faults = self.faults.get_or_insert_with(|| Rc::new(Faults::none()));
         Rc::make_mut(faults).mark(bytes, fault);
     }
 
-    /// What a chunk has of a file is not what that is.
+    /// Records that the chunk's part of a file differs from the file.
     pub fn lose(&mut self, chunk: &Chunk, file: u32, code: u32) {
         self.stamps.retain(|(other, _)| *other != file);
         for part in chunk.parts.iter().filter(|part| part.segment.file == file) {
@@ -114,23 +114,23 @@ impl Outcome {
         }
     }
 
-    /// Files that have another stamp now, by what `now` says of them.
+    /// The files whose stamp has changed, where `now` returns the current stamp.
     pub fn changed(&self, mut now: impl FnMut(u32) -> Option<Stamp>) -> Vec<u32> {
         let differs = |(file, old): &&(u32, Stamp)| now(*file).is_some_and(|now| now != *old);
         self.stamps.iter().filter(differs).map(|(file, _)| *file).collect()
     }
 }
 
-/// A request, or all of a load, that waits for its time.
+/// A request, or a whole load, that waits for a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
     token: u64,
 }
 
-/// In the place of a request: all of the load.
+/// Stands for the whole load instead of a request.
 const ALL: usize = u32::MAX as usize;
 
-/// All loads. `Load`s are at places of their own, and a token is a place and a request of it.
+/// All loads. Each `Load` has a place, and a token consists of a place and a request.
 #[derive(Default)]
 pub struct Loads {
     places: Vec<Option<Load>>,
@@ -155,7 +155,7 @@ impl Loads {
         self.places[place] = Some(load);
     }
 
-    /// Takes a completion. `Later`: call [`retry`](Self::retry) then.
+    /// Takes a completion. `Later`: the caller must call [`retry`](Self::retry) at that time.
     pub fn complete(&mut self, engine: &mut dyn Engine, completion: Completion, now: u64) -> Progress {
         let (place, _) = split(completion.token);
         let load = self.places[place].as_mut().expect("tokens are of loads that are not over");
@@ -181,7 +181,7 @@ impl Loads {
         Progress::Nothing
     }
 
-    /// Nobody waits any more for what these owners ordered: what flies comes down, and nothing is tried again.
+    /// Abandons the loads of these owners: reads in flight complete, and nothing is retried.
     pub fn give_up(&mut self, whose: impl Fn(Owner) -> bool) {
         for load in self.places.iter_mut().flatten() {
             if whose(load.owner()) {
@@ -209,9 +209,9 @@ impl Loads {
 
 /// The result of a completion.
 pub enum Progress {
-    /// There is more to come.
+    /// The load continues.
     Nothing,
-    /// A request, or all of a load, is to be tried again at a time.
+    /// A request, or a whole load, must be retried at a time.
     Later(Retry, u64),
     /// The load is over.
     Over(Box<Loaded>),

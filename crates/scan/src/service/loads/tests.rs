@@ -9,8 +9,8 @@ use crate::plan::Plan;
 use crate::service::fake::{Fake, Folder};
 use rustix::io::Errno;
 
-/// Loads a frame in pages of 4 KiB, from a device that takes so long for each read and fails those that touch bad units. How
-/// many reads it took, and how long, and which units are bad.
+/// Loads a frame in pages of 4 KiB from a device. Each read takes `each`, and fails if it touches a bad unit. Returns the number
+/// of reads, their time, and the bad units.
 fn load(each: u64, is_bad: impl Fn(usize) -> bool) -> (usize, u64, Vec<usize>) {
     let folder = Folder::new(&[FRAME]);
     let (files, mut engine) = (folder.open(1), Fake::default());
@@ -50,20 +50,19 @@ fn what_fails_at_once_is_found() {
     assert_eq!((reads, bad.len()), (1023, 512));
 }
 
-/// However long each of them takes, reads that fail keep the worker for little longer than the search, and its good pages are
-/// lost only beside bad ones.
+/// However long failed reads take, they delay the worker little longer than the search. Good pages are lost only beside bad ones.
 #[test]
 fn a_search_ends() {
     const SECOND: u64 = 1_000_000_000;
     for each in [10_000_000, 100_000_000, SECOND, 7 * SECOND, 60 * SECOND] {
         let (_, took, bad) = load(each, |_| true);
         assert_eq!(bad.len(), 512);
-        // The first, those within the time, and one for each half that was put off.
+        // These are the first read, those within the time, and one for each half that was postponed.
         assert!(took <= each + SEARCH + 10 * each, "{took} ns of reads that take {each}");
         let (_, _, bad) = load(each, |unit| unit == 300);
         assert!(bad.contains(&300) && bad.len() <= 256, "{} units for a read that takes {each}", bad.len());
     }
-    // All of it, the half that is good, the other, and its first quarter and eighth.
+    // These are reads of all of it, of the good half, of the other half, and of its first quarter and eighth.
     let (reads, took, bad) = load(SECOND / 2, |unit| unit == 300);
     assert_eq!((reads, took, bad), (7, 7 * SECOND / 2, (256..320).collect()));
 }

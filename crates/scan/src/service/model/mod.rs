@@ -1,11 +1,11 @@
-//! The life of a pool's frames, in all interleavings of the control loop and a worker with at most two preemptions, by
-//! loom. A second worker takes its turns between the loop's.
+//! The life of a pool's frames, in all interleavings of the control loop and a worker with at most two preemptions, with loom. A
+//! second worker runs between the loop's steps.
 //!
-//! The pool, its members and the board are the product's files, here once more with loom's words; of the loop there is what
-//! calls the pool, of a worker what [`Channel`](crate::Channel) does with entries. Frames are loom cells: a load that writes
-//! to a frame while a worker reads it, or that is not ordered after its reads, fails the test. After every step
-//! the pool's invariants are checked (`pool/check.rs`): a frame that is free, loading or shared is what its holders say, and none is
-//! lost. In the end every worker has had every chunk once.
+//! The pool, its members and the board are the production files, compiled a second time with loom's words. The model replaces the
+//! part of the loop that calls the pool, and the operations of [`Channel`](crate::Channel) on entries. Frames are loom cells. The
+//! test fails if a load writes to a frame while a worker reads it, or if the write is not ordered after the reads. After every
+//! step, the pool's invariants are checked (`pool/check.rs`): each frame is free, loading or shared as its holders require, and
+//! none is lost. In the end, every worker has had every chunk once.
 
 mod board;
 #[path = "../member.rs"]
@@ -39,15 +39,15 @@ use pool::Pool;
 use rates::TICK;
 use worker::Worker;
 
-/// Frames of the pool: the smallest number that two workers can share.
+/// Number of frames of the pool: the minimum that two workers can share.
 const FRAMES: usize = 6;
-/// One more than there are frames, and one after it.
+/// Number of chunks: one more than there are frames, and one after it.
 const CHUNKS: usize = 8;
 
-/// How often a chunk is taken back because it is old, until it is an error: as often as it takes to see both.
+/// Number of times that a chunk is taken back because it is old, before it is an error: enough to see both cases.
 const TRIES: u32 = 1;
 
-/// What the loop does after it published something; workers of the model do not sleep.
+/// The loop calls this after it published something. Workers of the model do not sleep.
 fn wake(board: &Board) {
     assert_eq!(board.service().sleeper.must_wake(), board::Wake::Nothing);
 }
@@ -71,7 +71,7 @@ struct Loop {
     loads: usize,
     /// A chunk that cannot be read.
     bad: Option<usize>,
-    /// The stamp of the file that all chunks are of.
+    /// The stamp of the file that contains all chunks.
     stamp: i64,
 }
 
@@ -104,7 +104,7 @@ impl Loop {
         Worker { board, cells, cursor: 0, had, failed }
     }
 
-    /// One round: what was read meanwhile is complete, and what is due is ordered.
+    /// Runs one round: completes the reads, and orders those that are due.
     fn round(&mut self) {
         for order in std::mem::take(&mut self.flying) {
             let loads::Owner::Pool { chunk, .. } = order.owner else { unreachable!() };
@@ -129,18 +129,18 @@ impl Loop {
 
     /// The device writes to a frame.
     fn write(&self, frame: usize, chunk: usize) {
-        // SAFETY: loom checks that nobody else reads or writes it.
+        // SAFETY: loom checks that no other thread reads or writes it.
         self.cells[frame].with_mut(|cell| unsafe { *cell = chunk });
     }
 
-    /// The file changes, and the loop learns of it.
+    /// Changes the file, and tells the loop.
     fn change(&mut self) {
         self.stamp += 1;
         self.pool.changed(&[(0, Stamp::numbered(self.stamp))]);
         self.pool.check();
     }
 
-    /// After this, everything in the pool has expired.
+    /// Advances the time, so that everything in the pool has expired.
     fn later(&mut self) {
         self.now += 4 * TICK;
     }
@@ -150,7 +150,7 @@ impl Loop {
         self.pool.check();
     }
 
-    /// Until workers have had everything; nothing happens at the same time any more.
+    /// Runs until the workers have had everything. Nothing is concurrent any more.
     fn finish(&mut self, workers: &mut [&mut Worker]) {
         for _ in 0..20 * CHUNKS {
             if workers.iter().all(|worker| worker.had.len() + worker.failed.len() == CHUNKS) {
@@ -163,7 +163,7 @@ impl Loop {
         panic!("chunks were lost");
     }
 
-    /// Everybody has left: all frames are there for others.
+    /// Checks, after all workers have left, that all frames are available.
     fn over(&mut self) {
         while !self.flying.is_empty() {
             self.round();
@@ -171,7 +171,7 @@ impl Loop {
         assert_eq!(self.pool.unused(), FRAMES, "frames were lost");
     }
 
-    /// All frames are full of what the first worker has not begun, and the second has had.
+    /// Fills all frames with chunks that the first worker has not begun and the second has had.
     fn full(&mut self, other: &mut Worker) {
         while self.pool.peak < FRAMES || !self.flying.is_empty() {
             self.round();
@@ -180,13 +180,13 @@ impl Loop {
     }
 }
 
-/// Counts how often something happened in all interleavings.
+/// Counts the times that an event happened in all interleavings.
 fn count(counter: &'static AtomicUsize, happened: bool) {
     counter.fetch_add(usize::from(happened), Relaxed);
 }
 
-/// The pool is full of what a slow worker has not begun, and the fast one needs more: its frames are taken back and loaded
-/// into while it begins, reads and returns some.
+/// The pool is full of chunks that a slow worker has not begun, and the fast one needs more. The pool takes frames back and loads
+/// into them while the slow worker begins, reads and returns some.
 #[test]
 fn frames_are_taken_back_from_a_worker_that_reads() {
     static RECLAIMED: AtomicUsize = AtomicUsize::new(0);
@@ -203,12 +203,12 @@ fn frames_are_taken_back_from_a_worker_that_reads() {
         control.round();
         control.round();
         let mut slow = worker.join().unwrap();
-        // The oldest is the first that either of both wants.
+        // The oldest chunk is the first that either worker wants.
         let had = slow.had.contains(&0);
         count(&RECLAIMED, !had);
         count(&KEPT, had);
         control.finish(&mut [&mut slow, &mut fast]);
-        // What was taken back came by again, and only that.
+        // Exactly the chunks that were taken back were loaded again.
         assert!(control.loads > CHUNKS && control.loads <= CHUNKS + FRAMES && control.pool.is_derailed(1));
         control.leave(1);
         control.leave(2);
@@ -217,7 +217,7 @@ fn frames_are_taken_back_from_a_worker_that_reads() {
     assert!(RECLAIMED.load(Relaxed) > 0 && KEPT.load(Relaxed) > 0, "it was always the same");
 }
 
-/// A worker dies: with a page in its hands, or between two. Others go on meanwhile.
+/// A worker dies while it has a page, or between two pages. Others continue meanwhile.
 #[test]
 fn a_worker_dies_with_a_page_or_without() {
     check(|| {
@@ -228,12 +228,12 @@ fn a_worker_dies_with_a_page_or_without() {
         let worker = thread::spawn(move || {
             if let Some(page) = dies.get() {
                 dies.read(&page);
-                // Its last look; it is not returned.
+                // This is its last read; it does not return the page.
                 dies.read(&page);
             }
         });
         control.round();
-        // As the service learns of it: after it.
+        // The service learns of the death only after it.
         worker.join().unwrap();
         control.leave(1);
         control.finish(&mut [&mut other]);
@@ -242,7 +242,7 @@ fn a_worker_dies_with_a_page_or_without() {
     });
 }
 
-/// Two workers begin, one while the loop and the other go on; one chunk cannot be read, which both are told.
+/// Two workers begin, one while the loop and the other run. One chunk cannot be read, and both workers get its error.
 #[test]
 fn errors_are_told_while_a_worker_reads() {
     check(|| {
@@ -266,7 +266,7 @@ fn errors_are_told_while_a_worker_reads() {
     });
 }
 
-/// The file changes again and again, until what the worker has of it are errors, while it begins to read.
+/// The file changes repeatedly, until the worker's parts of it are errors, while the worker begins to read.
 #[test]
 fn old_frames_become_errors_while_a_worker_reads() {
     static HAD: AtomicUsize = AtomicUsize::new(0);
@@ -274,12 +274,12 @@ fn old_frames_become_errors_while_a_worker_reads() {
     check(|| {
         let mut control = Loop::new();
         let mut worker = control.join(1, 6);
-        // Two chunks at a time, all of them, and the first two again.
+        // Reads two chunks at a time: all of them, and the first two again.
         for _ in 0..=CHUNKS / 2 {
             control.change();
             control.round();
             control.round();
-            // It wants more, or nothing would be read for it again.
+            // The worker wants more. Otherwise nothing would be read for it again.
             worker.board.service().sleeper.poll();
         }
         let begins = thread::spawn(move || {
@@ -299,8 +299,8 @@ fn old_frames_become_errors_while_a_worker_reads() {
     assert!(HAD.load(Relaxed) > 0 && FAILED.load(Relaxed) > 0, "it was always the same");
 }
 
-/// A worker gives its page to another thread, which returns it, and takes the next when it may. The loop never takes that for
-/// two pages of a worker that has one at a time.
+/// A worker gives its page to another thread, which returns it, and takes the next one when it may. The loop must never see two
+/// pages of a worker that holds one at a time.
 fn returned_elsewhere(
     give_back: impl Fn(&board::Entry, &loom::sync::atomic::AtomicUsize) + Copy + Send + Sync + 'static,
 ) {
@@ -344,7 +344,7 @@ fn pages_that_other_threads_return_are_no_breach() {
     });
 }
 
-/// The model sees a page that is counted as returned before it is.
+/// The model detects a page that is counted as returned before it is.
 #[test]
 #[should_panic(expected = "taken for a breach")]
 fn a_page_that_counts_as_returned_too_early_is_a_breach() {

@@ -8,7 +8,7 @@ use super::Cells;
 use super::board::{Board, Content};
 use crate::memory::FRAME;
 
-/// A worker: what it has had, and where it is.
+/// A worker: the chunks that it has had, and its position.
 pub struct Worker {
     pub board: Arc<Board>,
     pub cells: Cells,
@@ -17,7 +17,7 @@ pub struct Worker {
     pub failed: BTreeSet<usize>,
 }
 
-/// A page in a worker's hands.
+/// A page that a worker holds.
 pub struct Held {
     slot: usize,
     chunk: usize,
@@ -35,7 +35,7 @@ impl Held {
 }
 
 impl Worker {
-    /// Takes the next chunk, if there is one; errors are counted.
+    /// Takes the next chunk, if there is one. Counts errors.
     pub fn get(&mut self) -> Option<Held> {
         let entries = self.board.entries();
         let count = entries.len();
@@ -59,19 +59,19 @@ impl Worker {
 
     /// Reads a page.
     pub fn read(&mut self, page: &Held) {
-        // SAFETY: loom checks that nobody writes to it.
+        // SAFETY: loom checks that no thread writes to it.
         let chunk = self.cells[page.frame].with(|cell| unsafe { *cell });
         assert_eq!(chunk, page.chunk, "a frame has what it should not");
     }
 
-    /// Reads it once more, and returns it.
+    /// Reads the page once more, and returns it.
     pub fn put(&mut self, page: Held) {
         self.read(&page);
         assert!(self.had.insert(page.chunk), "chunk {} came twice", page.chunk);
         self.board.entries()[page.slot].word.finish();
     }
 
-    /// Takes chunks one after the other, as many as there are, or so many.
+    /// Takes chunks one after the other, at most `most`.
     pub fn ingest(&mut self, most: usize) {
         for _ in 0..most {
             let Some(page) = self.get() else { return };

@@ -8,12 +8,12 @@ use super::{Frame, Pool};
 use crate::source::Stamp;
 
 impl Pool {
-    /// It turns out that files have these stamps now.
+    /// Reports that files have these stamps now.
     pub fn changed(&mut self, stamps: &[(u32, Stamp)]) {
         self.forget_older(stamps);
     }
 
-    /// Panics unless everything about frames and chunks fits together.
+    /// Panics unless the frames and chunks are consistent.
     pub fn check(&self) {
         let free: BTreeSet<usize> = self.free.iter().copied().collect();
         assert_eq!(free.len(), self.free.len(), "a frame is free twice");
@@ -55,7 +55,7 @@ impl Pool {
         }
     }
 
-    /// How many frames nobody has.
+    /// Number of frames that no member has.
     pub fn unused(&self) -> usize {
         let unused = |frame: &&Frame| match frame {
             Frame::Free => true,

@@ -1,4 +1,4 @@
-//! A pool decides what to read, and when, by its members' paces and by the chunks that they miss.
+//! The decisions of a pool about the next reads and their times, from its members' paces and the chunks that they miss.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -11,7 +11,7 @@ use crate::board::UNIT;
 use crate::memory::FRAME;
 
 impl Pool {
-    /// How fast its members ingest on average: those that keep up with the stream, unless there are none.
+    /// The average pace of the members that keep up with the stream, or of all members if none does.
     pub(super) fn pace(&self) -> Option<f64> {
         let of = |derailed: bool| {
             let rates =
@@ -22,21 +22,22 @@ impl Pool {
         of(false).or_else(|| of(true))
     }
 
-    /// Whether one member is at most half as fast as another, and has not had everything.
+    /// Whether one member is at most half as fast as another, and still misses chunks.
     fn somebody_lags(&self) -> bool {
         let missing = |member: &&Member| member.seen.count() < self.chunks.len();
         let rates = || self.members.values().filter(missing).filter_map(|member| member.ingest.per_second());
         2.0 * rates().fold(f64::INFINITY, f64::min) <= rates().fold(0.0, f64::max)
     }
 
-    /// How many chunks may wait for the fastest member; how many frames there may be in use; how many lanes.
+    /// The number of chunks that may wait for the fastest member, the number of frames that may be in use, and the number of
+    /// lanes.
     pub(super) fn marks(&self, device: &Device) -> (usize, usize, usize) {
         let most = self.state.len();
         let (Some(pace), Some(speed)) = (self.pace(), device.rate.per_second()) else { return (2, most, 2) };
         let latency = (FRAME as f64 / speed * 1e9) as u64;
         let high = ahead(FRAME as u64, latency, pace, 2).clamp(2, most);
-        // β·3Δ, and what members may hold beside it. What a slow one loses would be read again for it, so before
-        // that its pool has all its memory.
+        // This is β·3Δ, plus the pages that members may hold. Chunks that a slow member loses must be read again for it, so its
+        // pool uses all its memory first.
         let enough = ahead(FRAME as u64, latency, pace, 3) + self.members.len() * self.pages_held;
         let capacity = if self.somebody_lags() { most } else { enough };
         (high, capacity.clamp(LEAST.min(most), most), reward(speed, pace, MOST.min(most)))
@@ -45,7 +46,7 @@ impl Pool {
     /// Orders the reads that are due.
     pub(super) fn release(&mut self, now: u64, device: &Device, orders: &mut Vec<Order>) {
         let (high, capacity, lanes) = self.marks(device);
-        // What is in use beyond it stays until it is read: paces are estimates, and go up and down.
+        // Frames in use beyond the capacity stay until they are read, because paces are estimates that rise and fall.
         self.capacity = capacity.max(self.capacity.min(self.state.len() - self.free.len()));
         for member in self.members.values() {
             member.board.service().watermark.store(high as u64, Relaxed);
@@ -53,7 +54,7 @@ impl Pool {
         self.allowed += lanes.saturating_sub(self.allowed + self.flying + self.resting);
         while self.flying < MOST && !device.is_full() {
             let Some(chunk) = self.next_needed(high) else { break };
-            // The member that has least is who the stream is for, as long as it keeps up with it.
+            // The stream serves the member that has least, as long as that member keeps up with it.
             let needs = self.members.values().filter(|m| !m.seen.has(chunk) && m.is_hungry(high));
             let least = needs.map(Member::unread).min().unwrap_or(0);
             let starving = least == 0 && self.flying == 0;
@@ -72,15 +73,14 @@ impl Pool {
                 chunk: self.chunks[chunk].clone(),
                 memory: self.memory,
                 frame,
-                // Whatever the pages of who joins while it is read.
+                // This is the smallest page size, because a worker with any page size may join during the read.
                 page: UNIT,
             });
         }
         self.peak = self.peak.max(self.state.len() - self.free.len());
     }
 
-    /// The next chunk of the stream that is not there, of those that a hungry member needs. A member that has enough does not
-    /// hold up those behind it.
+    /// The next absent chunk of the stream that a hungry member needs. A member that has enough does not delay those after it.
     fn next_needed(&self, high: usize) -> Option<usize> {
         let hungry: Vec<&Member> = self.members.values().filter(|member| member.is_hungry(high)).collect();
         let count = self.chunks.len();
@@ -97,7 +97,7 @@ impl Pool {
         None
     }
 
-    /// The head moves to a chunk: members that it passes, and comes back to, have had their round.
+    /// Moves the head to a chunk. A member that the head has passed for a whole round has had its round.
     fn advance(&mut self, chunk: usize) {
         let count = self.chunks.len();
         let step = (chunk + count - self.head) % count + 1;

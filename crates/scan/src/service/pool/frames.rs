@@ -1,4 +1,4 @@
-//! A pool's frames: given to members, taken back, freed, and not shared any more when they are old.
+//! A pool's frames: they are given to members, taken back, freed, and no longer shared when they are old.
 
 use super::super::member::Why;
 use super::{AGE, Frame, Pool};
@@ -23,11 +23,11 @@ impl Pool {
         }
     }
 
-    /// A frame to load into: a free one below the capacity, one that nobody needs, or one whose time is over.
+    /// A frame to load into: a free one below the capacity, one that no member needs, or an expired one.
     pub(super) fn frame(&mut self, capacity: usize, now: u64) -> Option<usize> {
         self.recycle();
         if self.is_full(capacity) {
-            // The oldest first, and no more than it takes: who has not begun the others may still do so.
+            // Takes the oldest first, and only the necessary number. Members may still begin the others.
             let expired = self.state.iter().enumerate().filter_map(|(index, frame)| match frame {
                 Frame::Shared(shared) if shared.expires <= now => Some((shared.expires, index)),
                 _ => None,
@@ -48,12 +48,12 @@ impl Pool {
         self.free.is_empty() || self.state.len() - self.free.len() >= capacity
     }
 
-    /// Frees frames that nobody has and nobody needs.
+    /// Frees frames that no member has or needs.
     fn recycle(&mut self) {
         (0..self.state.len()).for_each(|index| self.recycle_one(index, false));
     }
 
-    /// Frees a frame that nobody has and nobody needs; one that has expired, unless a worker uses it right now.
+    /// Frees a frame that no member has or needs. With `expired`, frees it unless a worker uses it right now.
     fn recycle_one(&mut self, index: usize, expired: bool) {
         let frame = &mut self.state[index];
         let Frame::Shared(shared) = frame else { return };
@@ -75,7 +75,7 @@ impl Pool {
         }
     }
 
-    /// Every second, and when a worker joins: chunks of files that have changed since are not shared any more.
+    /// Checks every second, and when a worker joins, for chunks of files that have changed. Such chunks are no longer shared.
     pub(super) fn check_age(&mut self, now: u64, force: bool) {
         if !force && now < self.aged_at + AGE {
             return;
@@ -94,7 +94,7 @@ impl Pool {
         self.forget_older(&stamps);
     }
 
-    /// Does not share chunks any more, and takes them back from who has not begun them, whose files have another stamp now.
+    /// Stops sharing chunks whose files have another stamp now, and takes them back from members that have not begun them.
     pub(super) fn forget_older(&mut self, stamps: &[(u32, Stamp)]) {
         let now = |file| stamps.iter().find(|(other, _)| *other == file).map(|(_, stamp)| *stamp);
         let mut any = false;
@@ -104,7 +104,7 @@ impl Pool {
             if changed.is_empty() {
                 continue;
             }
-            // For those that keep it nevertheless.
+            // This is for members that keep it nevertheless.
             changed
                 .iter()
                 .for_each(|file| shared.outcome.lose(&self.chunks[shared.chunk], *file, error::CHANGING));
@@ -119,7 +119,7 @@ impl Pool {
         }
     }
 
-    /// Does not share chunks any more that could not be had, or not all of them: they may be by now.
+    /// Stops sharing chunks with unreadable parts, because another read may succeed by now.
     pub(super) fn try_again(&mut self) {
         for frame in &mut self.state {
             if let Frame::Shared(shared) = frame

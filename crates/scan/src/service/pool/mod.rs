@@ -1,16 +1,15 @@
 //! A pool: frames with a window of chunks that slides over a group of files, shared by the workers that scan them
 //! (SKzicIO, paper 4).
 //!
-//! Life of a frame: free → loading → shared (it counts the members that have it) → free. A frame is free again when
-//! no member has it and no scanning member needs it any more, or when it is wanted for another chunk after it expired.
-//! The paper maps a frame into a worker's page table. Here a frame is an entry of the worker's board, so nothing is unmapped or
-//! flushed.
+//! Life of a frame: free → loading → shared (it counts the members that have it) → free. A frame becomes free when no member has
+//! it and no scanning member needs it any more. An expired frame also becomes free when another chunk needs a frame. The paper
+//! maps a frame into a worker's page table. Here a frame is an entry of the worker's board, so nothing is unmapped or flushed.
 //!
-//! The paper lets one channel read for all and hands that role on; here the control loop reads for the pool itself, so no
-//! worker is special, and none is missed. All of this is the loop's own and needs no locks.
+//! In the paper, one channel reads for all and passes that role on. Here the control loop reads for the pool itself, so no worker
+//! is special, and none is needed. All of this belongs to the loop and needs no locks.
 //!
 //! Invariants: a frame's count is the number of members that have it in a slot. A frame is loaded into only while it is in
-//! `Loading`, when nobody has it. A chunk is in at most one frame whose content is current, and `present` says which are.
+//! `Loading`, when no member has it. A chunk is in at most one frame whose content is current, and `present` says which are.
 
 #[cfg(test)]
 mod check;
@@ -34,11 +33,11 @@ use crate::memory::{FRAME, Frames};
 use crate::plan::Chunk;
 use crate::{Error, Result};
 
-/// Chunks that a pool reads at a time.
+/// Maximum number of chunks that a pool reads at a time.
 const MOST: usize = 8;
-/// Frames that a pool has at least in use before it takes any back.
+/// Minimum number of frames in use before a pool takes any back.
 pub const LEAST: usize = crate::limits::POOL_SPARE_FRAMES + 1;
-/// Slow ticks without anything returned until members have to ring.
+/// Number of slow ticks without a returned page after which members have to ring.
 const IDLE: u32 = 16;
 
 enum Frame {
@@ -52,7 +51,7 @@ struct Shared {
     members: usize,
     expires: u64,
     outcome: Outcome,
-    /// Its files have not changed since it was read.
+    /// Whether its files have not changed since it was read.
     current: bool,
 }
 
@@ -66,12 +65,12 @@ pub struct Pool {
     chunks: Vec<Chunk>,
     state: Vec<Frame>,
     free: Vec<usize>,
-    /// Chunks that are shared, or on their way.
+    /// Chunks that are shared, or in flight.
     present: Bits,
     /// The next chunk of the stream.
     head: usize,
     members: BTreeMap<usize, Member>,
-    /// How many frames may be in use.
+    /// Number of frames that may be in use.
     capacity: usize,
     flying: usize,
     allowed: usize,
@@ -79,16 +78,16 @@ pub struct Pool {
     idle: u32,
     aged_at: u64,
     pub armed: Option<u64>,
-    /// The most frames that were in use.
+    /// Maximum number of frames that were in use.
     pub peak: usize,
-    /// Nobody can join any more.
+    /// Whether no worker can join any more.
     pub closing: bool,
-    /// Pages that each member may have out at a time, in as many frames.
+    /// Number of pages that each member may have out at a time, in as many frames.
     pages_held: usize,
 }
 
 impl Pool {
-    /// With nothing in it. Each member may have so many pages out.
+    /// Creates an empty pool. Each member may have `pages_held` pages out.
     pub fn new(
         id: usize,
         files: Rc<Files>,
@@ -107,7 +106,7 @@ impl Pool {
             present: Bits::new(chunks.len()),
             chunks,
             state: (0..count).map(|_| Frame::Free).collect(),
-            // The lowest first: those have been used before.
+            // The lowest come first, because they have been used before.
             free: (0..count).rev().collect(),
             head: 0,
             members: BTreeMap::new(),
@@ -124,7 +123,7 @@ impl Pool {
         }
     }
 
-    /// Whether nothing is being loaded and nobody is there.
+    /// Whether no chunk is being loaded and the pool has no member.
     pub fn is_down(&self) -> bool {
         self.flying == 0 && self.members.is_empty()
     }
@@ -135,10 +134,10 @@ impl Pool {
         chunk.and_then(|chunk| chunk.parts.first()).map_or(0, |part| self.files.device(part.segment.file))
     }
 
-    /// A worker comes. What is in the pool is its, if it is still what the files are; what could not be had is read again.
+    /// Adds a worker. It gets the chunks in the pool that are still current. Chunks with unreadable parts are read again.
     ///
     /// # Errors
-    /// There are as many members as there can be: all but a few frames could be in their hands.
+    /// The pool has the maximum number of members: with more, all but a few frames could be held by them.
     pub fn join(&mut self, id: usize, board: Arc<Board>, now: u64) -> Result<()> {
         if (self.members.len() + 1) * self.pages_held + LEAST > self.state.len() + 1 {
             let (members, frames) = (self.members.len(), self.state.len());
@@ -153,14 +152,14 @@ impl Pool {
         Ok(())
     }
 
-    /// The service ends.
+    /// Removes all members, because the service ends.
     pub fn expel(&mut self) {
         while let Some((_, member)) = self.members.pop_first() {
             member.leave(Closed::Gone, |_| {});
         }
     }
 
-    /// A worker is gone.
+    /// Removes a worker that is gone.
     pub fn leave(&mut self, id: usize) {
         self.remove(id, Closed::Gone);
     }
@@ -172,7 +171,7 @@ impl Pool {
         }
     }
 
-    /// Workers that do not keep to the rules are sent away, with nothing.
+    /// Removes workers that break the rules.
     fn police(&mut self) {
         let broken = self.members.iter().filter(|(_, member)| !member.keeps_the_rules());
         let broken: Vec<usize> = broken.map(|(id, _)| *id).collect();
@@ -184,7 +183,7 @@ impl Pool {
         self.closing && self.members.is_empty()
     }
 
-    /// How many members there are, and how many frames they have or will have.
+    /// Number of members, and number of frames that they have or will have.
     pub fn count(&self) -> (u64, u64) {
         let held = |frame: &&Frame| match frame {
             Frame::Free => false,
@@ -194,7 +193,7 @@ impl Pool {
         (self.members.len() as u64, self.state.iter().filter(held).count() as u64)
     }
 
-    /// Looks at the boards and decides what the loop must do.
+    /// Checks the boards and decides what the loop must do.
     pub fn pump(&mut self, now: u64, device: &Device) -> Wishes {
         let mut wishes = Wishes { orders: Vec::new(), timer: None };
         self.police();
@@ -213,7 +212,8 @@ impl Pool {
         if self.members.is_empty() || !working {
             return wishes;
         }
-        // The slow timer of the sharers (4.2.4): the loop looks every tick. Where nothing happens it lets itself be woken.
+        // This is the slow timer of the sharers (4.2.4): the loop checks every tick. If nothing happens, the pool waits to be
+        // woken.
         let starves = self.members.values().any(|member| member.starves());
         let ticking = self.idle < IDLE || self.flying > 0 || self.resting > 0 || starves;
         let want = if ticking { Want::Starving } else { Want::Returned };
@@ -234,7 +234,7 @@ impl Pool {
         any
     }
 
-    /// A chunk is there, as far as it can be had. When its lane may release the next one, if there is to be one.
+    /// Takes a loaded chunk, with its faults. Returns the time when its lane may release the next one, if it may.
     pub fn loaded(&mut self, loaded: Loaded, now: u64, device: &Device) -> Option<u64> {
         self.flying -= 1;
         let (Owner::Pool { chunk, .. }, index) = (loaded.order.owner, loaded.order.frame) else {
@@ -258,14 +258,14 @@ impl Pool {
         Some(now + delay)
     }
 
-    /// A lane has rested.
+    /// Ends the rest of a lane.
     pub fn rested(&mut self) {
         self.resting -= 1;
         self.allowed += 1;
     }
 }
 
-/// A member does not have a frame any more.
+/// Records that a member does not have a frame any more.
 fn release(state: &mut [Frame], frame: usize) {
     if let Frame::Shared(shared) = &mut state[frame] {
         shared.members -= 1;

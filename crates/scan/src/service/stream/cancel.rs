@@ -1,9 +1,9 @@
-//! Cancellation of ranges that a worker announced, as far as it has no page of them yet.
+//! Cancellation of ranges that a worker announced, except for bytes of which it already has a page.
 //!
-//! The worker waits meanwhile, so it takes nothing. Bytes that are not in chunks yet are taken out of the plan. Other bytes are
-//! read or ready: it stays where it is, and the worker passes over the cancelled bytes of every chunk up to
-//! [`Cancelled::before`], for it knows how many chunks it has taken. So frames are neither taken back nor cut, and ranges that are
-//! announced again later come.
+//! The worker waits meanwhile, so it takes nothing. Bytes that are not in chunks yet are removed from the plan. Bytes that are
+//! being read or are ready stay in their frames. The worker skips the cancelled bytes in every chunk before
+//! [`Cancelled::before`], because it counts the chunks that it takes. So frames are neither taken back nor cut, and ranges that
+//! are announced again later are delivered.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -14,10 +14,10 @@ use crate::worker::Cancelled;
 use crate::{Error, Result};
 
 impl Stream {
-    /// Cancels ranges. Chunks that nobody waits for any more are put into `discarded`, by their numbers.
+    /// Cancels ranges. Adds the numbers of chunks that the worker no longer waits for to `discarded`.
     ///
     /// # Errors
-    /// It would leave too many pieces. Nothing is cancelled.
+    /// The cancellation would leave too many pieces. Nothing is cancelled.
     pub fn cancel(&mut self, ranges: &RangeSet, discarded: &mut Vec<u64>) -> Result<Cancelled> {
         let pieces = |slot: &Slot| match slot {
             Slot::Free => 0,
@@ -41,7 +41,7 @@ impl Stream {
                         discarded.push(turn.number);
                     }
                 }
-                // The worker has begun this frame, and knows which of its bytes it has had.
+                // The worker has begun this frame, and knows which of its bytes it has received.
                 Slot::Given { turn, .. } => {
                     if self.board.entries()[slot].word.state() == State::Ready {
                         bytes += ranges.take_from_all(&mut turn.wanted);
@@ -51,7 +51,7 @@ impl Stream {
         }
         self.publish_total();
         self.board.service().cancelled.fetch_add(bytes, Relaxed);
-        // It may be over now.
+        // The scan may be over now.
         crate::service::wake(&self.board);
         Ok(Cancelled { bytes, before: self.next })
     }

@@ -1,7 +1,6 @@
 //! The chunks that a stream has given to its worker, and whether their files are unchanged.
 //!
-//! A page that is known to be old is never left to the worker: it is read again, and if that was done often enough, it is an
-//! error.
+//! A page that is known to be old is never left to the worker. It is read again, or becomes an error after too many reads.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -14,7 +13,7 @@ use crate::service::{AGE, TRIES};
 use crate::source::Stamp;
 
 impl Stream {
-    /// Whether a load shows that one of its files has changed since others of its chunks were loaded.
+    /// Whether a load shows that one of its files has changed since other chunks of the file were loaded.
     pub fn is_news(&self, loaded: &Loaded) -> bool {
         let now =
             |file| loaded.outcome.stamps.iter().find(|(other, _)| *other == file).map(|(_, stamp)| *stamp);
@@ -31,8 +30,8 @@ impl Stream {
         self.slots[slot] = Slot::Given { turn, chunk, outcome };
     }
 
-    /// Takes back unread pages of files that have changed since, to read them again; every second, and whenever a load saw
-    /// a new stamp. What was taken back too often the worker has as an error.
+    /// Takes back unread pages of changed files, to read them again. This happens every second, and whenever a load found a new
+    /// stamp. A page that was taken back too often becomes an error.
     pub fn check_age(&mut self, now: u64, force: bool, orders: &mut Vec<Order>) {
         if self.closing || !force && now < self.aged_at + AGE {
             return;

@@ -1,15 +1,16 @@
-//! A private channel, as the service has it: a ring of frames that is filled just in time (paper 3.4).
+//! A private channel in the control loop: a ring of frames that is filled just in time (paper 3.4).
 //!
-//! Requests are released by *lanes*. A lane is a request in flight, or the permission for one: after its request completed
-//! it rests for the delay of Equation 1. There are as many lanes as reward requests are needed. Two marks bound them:
-//! below the low one the worker would wait, so requests are released at once; at the high one none is, for the worker does not
-//! need more yet. The watermark that is published is the high mark, or what was released under a higher one and is not read.
+//! Requests are released by *lanes*. A lane is a request in flight, or the permission for one. After its request completed, it
+//! rests for the delay of Equation 1. There are as many lanes as needed reward requests. Two marks bound the unread pages. Below
+//! the low mark the worker would wait, so requests are released at once. At the high mark no request is released, because the
+//! worker does not need more yet. The published watermark is the high mark, or the number of unread pages that were released
+//! under a higher one.
 //!
-//! How fast that is follows from the worker's pace (`pace`); what the worker has, and may be old by now, is in `given`.
+//! The lanes and marks follow from the worker's pace (`pace`). `given` handles the worker's pages, which may become old.
 //!
-//! A chunk is in any slot that was free, and in the frame of the same number; the board says for each chunk in which
-//! ([`set_turn`](crate::board::Entry::set_turn)). A worker may hold pages of old chunks as long as it likes: their slots are
-//! not free meanwhile, and there are more slots than it may hold. What it cancels is in `cancel`.
+//! A chunk may be in any free slot, and in the frame with the same number. The board has the slot of each chunk
+//! ([`set_turn`](crate::board::Entry::set_turn)). A worker may hold pages of old chunks for any time. Their slots are not free
+//! meanwhile, and there are more slots than it may hold. `cancel` handles cancelled ranges.
 
 mod cancel;
 mod given;
@@ -29,22 +30,22 @@ use crate::board::{Audit, Board, Closed, Segment, State, Want};
 use crate::memory::{FRAME, Frames};
 use crate::plan::{Chunk, Plan, Range};
 
-/// Chunks that a stream reads at a time before anything is known of its worker.
+/// Number of chunks that a stream reads at a time before anything is known of its worker.
 const FIRST: usize = 2;
-/// Chunks that may be there or on their way for the slowest worker. The loop does not know when a worker takes a page: one
-/// more than the next has the time of a page to come in.
+/// Minimum number of chunks that may be ready or in flight, for the slowest worker. The loop does not know when a worker takes a
+/// page. With one more than the next page, a read has the time of a page.
 const LEAST: usize = 3;
-/// Chunks that a stream may read at a time.
+/// Maximum number of chunks that a stream may read at a time.
 const MOST: usize = 8;
-/// How often the loop looks for a worker that does not return its page, before it lets it ring.
+/// Number of times that the loop checks for a worker that does not return its page, before it lets the worker ring.
 const LOOKS: u32 = 6;
 
 /// The content of a slot.
 enum Slot {
     Free,
-    /// A chunk is read into it.
+    /// A chunk that is being read into the slot.
     Loading(Turn),
-    /// The worker's.
+    /// A chunk that belongs to the worker.
     Given {
         turn: Turn,
         chunk: Chunk,
@@ -52,12 +53,12 @@ enum Slot {
     },
 }
 
-/// Which chunk a slot has.
+/// The chunk of a slot.
 struct Turn {
     number: u64,
-    /// How often it was taken back before.
+    /// Number of times that it was taken back before.
     tries: u32,
-    /// The parts that the worker is still to see. Cancelled ranges are taken from them.
+    /// The parts that the worker will still get. Cancelled ranges are removed from them.
     wanted: Vec<Range>,
 }
 
@@ -71,7 +72,7 @@ impl Turn {
     }
 }
 
-/// Where a stream's data goes.
+/// A private channel's state in the loop.
 pub struct Stream {
     id: usize,
     pub board: Arc<Board>,
@@ -82,7 +83,7 @@ pub struct Stream {
     device: u64,
     plan: Plan,
     ahead: Option<Chunk>,
-    /// Bytes of a chunk, as they are lately.
+    /// Recent size of a chunk, in bytes.
     unit: u64,
     slots: Vec<Slot>,
     audit: Audit,
@@ -92,20 +93,19 @@ pub struct Stream {
     after: usize,
     ingest: Rate,
     harvested: (u64, u64),
-    /// Lanes that may release now; that have a request in flight; that rest.
+    /// Number of lanes that may release now, that have a request in flight, and that rest.
     allowed: usize,
     flying: usize,
     resting: usize,
-    /// The watermark. What was released under it does not go away when the worker turns out to be slower, so it comes down
-    /// as that is read.
+    /// The watermark. Pages that were released under it stay when the worker becomes slower. So it falls as they are read.
     watermark: usize,
-    /// When the loop looks at the board again though nothing happened.
+    /// The time when the loop checks the board again even if nothing happens.
     look_at: Option<u64>,
     looks: u32,
-    /// For when the loop has a timer of it.
+    /// The time for which the loop has set a timer for it.
     pub armed: Option<u64>,
     aged_at: u64,
-    /// The worker is gone. Requests in flight still have to complete.
+    /// Whether the worker is gone. Requests in flight still have to complete.
     pub closing: bool,
 }
 
@@ -113,11 +113,11 @@ pub struct Stream {
 pub struct Wishes {
     /// Loads to begin.
     pub orders: Vec<Order>,
-    /// When it wants to be pumped at the latest.
+    /// The latest time when it must be pumped.
     pub timer: Option<u64>,
 }
 
-/// However the stream ends, also if its service panics: the worker is told that nothing comes any more.
+/// However the stream ends, even by a panic of the service, the worker learns that nothing comes any more.
 impl Drop for Stream {
     fn drop(&mut self) {
         self.board.close(Closed::Gone);
@@ -126,7 +126,7 @@ impl Drop for Stream {
 }
 
 impl Stream {
-    /// With nothing in it. Its worker may have so many pages out. The board's total is set by who makes the plan.
+    /// Creates an empty stream. Its worker may have `pages_held` pages out. The maker of the plan sets the board's total.
     #[allow(clippy::too_many_arguments, reason = "each is another thing")]
     pub fn new(
         id: usize,
@@ -182,12 +182,12 @@ impl Stream {
         self.device
     }
 
-    /// Whether nothing is being loaded for it.
+    /// Whether no chunk is being loaded for it.
     pub fn is_down(&self) -> bool {
         self.flying == 0
     }
 
-    /// A slot that has nothing, if there is one. Where the worker returns frames in order, they are used in order.
+    /// An empty slot, if there is one. If the worker returns frames in order, slots are used in order.
     fn free_slot(&self) -> Option<usize> {
         let count = self.slots.len();
         let slots = (0..count).map(|step| (self.after + step) % count);
@@ -198,14 +198,14 @@ impl Stream {
         self.board.entries()[slot].word.state()
     }
 
-    /// The worker learns how many chunks there are at least: as many as have been begun, and one more if there are more. So it
-    /// knows whether the scan is over, and nobody counts chunks of ranges that may be cancelled.
+    /// Publishes a lower bound of the number of chunks: those that have begun, and one more if there are more. So the worker
+    /// knows whether the scan is over, and chunks of ranges that may be cancelled are not counted.
     pub fn publish_total(&mut self) {
         let more = u64::from(self.peek().is_some());
         self.board.service().total.store(self.next + more, Release);
     }
 
-    /// Looks at the board and decides what the loop must do.
+    /// Checks the board and decides what the loop must do.
     pub fn pump(&mut self, now: u64, device: &Device) -> Wishes {
         let mut wishes = Wishes { orders: Vec::new(), timer: None };
         if self.closing || self.is_broken() {
@@ -232,7 +232,7 @@ impl Stream {
         wishes
     }
 
-    /// Whether the worker does not keep to the rules. Then nothing is read for it any more.
+    /// Whether the worker breaks the rules. If so, nothing is read for it any more.
     fn is_broken(&mut self) -> bool {
         let broken = !self.audit.is_kept(&self.board);
         if broken {
@@ -243,7 +243,7 @@ impl Stream {
         broken
     }
 
-    /// Takes back what the worker is through with, and learns its pace. Whether there was anything.
+    /// Takes back the chunks that the worker has finished, and measures its pace. Returns whether there were any.
     fn harvest(&mut self) -> bool {
         let mut any = false;
         for (slot, content) in self.slots.iter_mut().enumerate() {
@@ -316,7 +316,7 @@ impl Stream {
         });
     }
 
-    /// A chunk is there, or will not be. When its lane may release the next one, if there is to be one.
+    /// Takes a loaded chunk, or the end of a failed load. Returns the time when its lane may release the next one, if it may.
     pub fn loaded(&mut self, loaded: Loaded, now: u64, device: &Device) -> Option<u64> {
         self.flying -= 1;
         let slot = loaded.order.frame;
@@ -343,7 +343,7 @@ impl Stream {
         Some(now + delay)
     }
 
-    /// A lane has rested.
+    /// Ends the rest of a lane.
     pub fn rested(&mut self) {
         self.resting -= 1;
         self.allowed += 1;

@@ -1,4 +1,4 @@
-//! The pace of a stream's worker. From it follow how many pages are to be there, and when the loop looks again.
+//! The pace of a stream's worker. It determines how many pages must be ready, and when the loop checks again.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -9,7 +9,7 @@ use crate::service::device::Device;
 use crate::service::rates::{TICK, ahead, reward};
 
 impl Stream {
-    /// How fast the worker is now: as it was lately, or slower if it has had a page for too long.
+    /// The current pace of the worker: its recent average, or slower if it has had a page for too long.
     pub(super) fn pace(&self, now: u64) -> Option<f64> {
         let rate = self.ingest.per_second()?;
         let words = self.board.worker();
@@ -24,7 +24,7 @@ impl Stream {
         Some(rate.min(self.unit as f64 * 1e9 / (now - since) as f64))
     }
 
-    /// Chunks on their way or unread.
+    /// Number of chunks that are in flight or unread.
     pub(super) fn pending(&self) -> usize {
         let is_pending = |(slot, content): &(usize, &Slot)| match content {
             Slot::Free => false,
@@ -34,7 +34,7 @@ impl Stream {
         self.slots.iter().enumerate().filter(is_pending).count()
     }
 
-    /// Whether the worker has, or will have, anything that may become old.
+    /// Whether the worker has, or will have, any page that may become old.
     fn may_age(&self) -> bool {
         self.files.are_watched() && !self.slots.iter().all(|slot| matches!(slot, Slot::Free))
     }
@@ -44,7 +44,7 @@ impl Stream {
         self.board.service().sleeper.starves()
     }
 
-    /// Below how many chunks the worker would wait; how many are enough; how many lanes there should be.
+    /// The number of chunks below which the worker would wait, the number that is enough, and the number of lanes.
     pub(super) fn marks(&self, now: u64, device: &Device) -> (usize, usize, usize) {
         let (slots, bytes) = (self.slots.len(), self.unit);
         let Some(pace) = self.pace(now) else { return (FIRST, 2 * FIRST.min(slots), FIRST) };
@@ -55,14 +55,15 @@ impl Stream {
         (low, high, reward(speed, pace, MOST.min(slots)))
     }
 
-    /// What the worker has to tell, and when the loop looks again by itself.
+    /// The event for which the worker must ring, and the time when the loop checks again by itself.
     pub(super) fn sleep(&mut self, now: u64, device: &Device) -> (Want, Option<u64>) {
         let age = self.may_age().then_some(self.aged_at + AGE);
-        // At the end of the plan, or with as much in flight as may be: the next completion sees to it.
+        // At the end of the plan, or with the maximum number in flight, the next completion handles it.
         if self.peek().is_none() || self.flying >= MOST || device.is_full() {
             return (Want::Nothing, age);
         }
-        // Held back on purpose. What flies or rests brings the loop back, but a worker that has nothing to read knows better.
+        // Chunks are held back on purpose. A request in flight or a resting lane wakes the loop, but a worker with nothing to
+        // read must wake it earlier.
         if self.flying > 0 || self.resting > 0 {
             return (Want::Starving, age);
         }
@@ -70,7 +71,8 @@ impl Stream {
         (want, [look, age].into_iter().flatten().min())
     }
 
-    /// The worker has enough: the loop looks when it should have returned a page, a few times, and then lets it ring.
+    /// The worker has enough. The loop checks at the time when a page should be returned, a few times, and then lets the worker
+    /// ring.
     fn wait_for_return(&mut self, now: u64) -> (Want, Option<u64>) {
         if self.look_at.is_some_and(|time| time > now) {
             return (Want::Starving, self.look_at);
@@ -80,9 +82,9 @@ impl Stream {
             return (Want::Returned, None);
         };
         let interval = (self.unit as f64 / pace * 1e9) as u64;
-        // When the page should be back; then soon after, and more and more patiently.
+        // The first check is when the page should be returned, the second soon after, and later ones at growing intervals.
         let pause = if self.looks == 0 { interval } else { (interval >> 4) << self.looks };
-        // Not much more often than the slow timers tick.
+        // The checks are not much more frequent than the ticks of the slow timers.
         let time = now + pause.max(TICK / 4);
         self.looks += 1;
         self.look_at = Some(time);

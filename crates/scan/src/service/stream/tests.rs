@@ -1,4 +1,4 @@
-//! A stream whose files change, without an engine and without time.
+//! A stream whose files change, without an engine and without real time.
 
 use super::*;
 use crate::Error;
@@ -43,7 +43,7 @@ impl Scene {
         count
     }
 
-    /// How many chunks are read again, and are there again.
+    /// Returns the number of chunks that are read again and are ready again.
     fn look(&mut self) -> usize {
         let mut orders = Vec::new();
         self.stream.check_age(0, true, &mut orders);
@@ -57,7 +57,7 @@ impl Scene {
     }
 }
 
-/// A worker turns out to be slow: what is there stays, and nothing is read until there are fewer pages than it needs.
+/// A worker turns out to be slow. Its ready pages stay, and nothing is read until there are fewer pages than it needs.
 #[test]
 fn the_watermark_comes_down_as_pages_are_read() {
     let mut scene = Scene::new(&[16 * FRAME]);
@@ -68,7 +68,7 @@ fn the_watermark_comes_down_as_pages_are_read() {
     };
     while pump(&mut scene) > 0 {}
     assert_eq!((scene.stream.pending(), watermark(&scene)), (4, 4));
-    // Pages are on their way for 1 ms and last for a second.
+    // A read of a page takes 1 ms, and the worker needs a second for a page.
     scene.device.rate.sample(FRAME as u64, 1_000_000);
     let board = scene.stream.board.clone();
     board.worker().bytes.store(FRAME as u64, Relaxed);
@@ -104,7 +104,7 @@ fn what_is_known_to_be_old_is_not_left_to_the_worker() {
     scene.folder.change(0);
     assert_eq!(scene.look(), 0);
     assert_eq!(scene.stream.board.entries()[0].word.look(), look);
-    // The scan goes on: what comes next has all its tries.
+    // The scan continues: the next chunks have all their attempts.
     for slot in 0..2 {
         assert!(scene.stream.board.entries()[slot].word.take());
         scene.stream.board.entries()[slot].word.finish();
@@ -112,7 +112,7 @@ fn what_is_known_to_be_old_is_not_left_to_the_worker() {
     assert!(scene.stream.pump(0, &scene.device).orders.is_empty() && scene.stream.free_slot().is_some());
 }
 
-/// Only the file that changes is an error, until another one does.
+/// Only the file that changes becomes an error, until another one changes.
 #[test]
 fn files_at_rest_do_not_suffer_from_others_in_their_chunk() {
     let mut scene = Scene::new(&[40_000, 8192, 5000]);
@@ -129,12 +129,12 @@ fn files_at_rest_do_not_suffer_from_others_in_their_chunk() {
     assert_eq!(units(&scene), [None, None, CHANGING, CHANGING, CHANGING, CHANGING]);
 }
 
-/// What is read and not taken may be cancelled in pieces, but not in more than there is memory for.
+/// Chunks that are read and not taken may be cancelled in pieces, but not in more pieces than there is memory for.
 #[test]
 fn pieces_that_cancelling_leaves_have_a_limit() {
     let mut scene = Scene::new(&[FRAME; 3]);
     let mut cancel = |at: u64| {
-        // Every second byte of so many.
+        // Each piece is a second byte.
         let start = |piece: u64| at + 2 * piece;
         let cuts: Vec<Range> = (0..1 << 15)
             .map(|piece| Range { file: (at >> 21) as u32, start: start(piece), end: start(piece) + 1 })

@@ -1,4 +1,4 @@
-//! The frame that a worker reads, page by page: the pages that are there, and the errors in the place of others.
+//! The frame that a worker reads, page by page: its pages, and errors in place of unreadable ones.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,32 +13,32 @@ use crate::worker::lender::Lent;
 use crate::worker::pieces::Rest;
 use crate::{Error, Result};
 
-/// The frame that a worker reads. Something of it has not been handed out.
+/// The frame that a worker reads. A part of it has not been handed out.
 pub(super) struct InUse {
     lent: Arc<Lent>,
     frame: usize,
-    /// Segments that it has, and the next of them to begin.
+    /// Number of segments, and the next of them to begin.
     segments: usize,
     segment: usize,
     rest: Option<Rest>,
     judgment: Judgment,
-    /// What of the frame is to come after the rest if something was cancelled, from the last to the first. Then all segments
-    /// have begun.
+    /// The remaining parts of the frame after the current one, if something was cancelled, from the last to the first. All
+    /// segments have begun then.
     later: Vec<(Judgment, Segment)>,
-    /// Some of the frame could not be read.
+    /// Whether some of the frame could not be read.
     faulty: bool,
     read_began_ns: u64,
 }
 
 impl InUse {
-    /// Whether everything of it was handed out.
+    /// Whether all of it was handed out.
     fn is_over(&self) -> bool {
         self.rest.is_none_or(|rest| rest.left().len == 0)
             && self.later.is_empty()
             && self.segment == self.segments
     }
 
-    /// The next piece of it. `None`: what the board says makes no sense.
+    /// The next piece. `None`: the board's content is invalid.
     fn next(&mut self, board: &Board, page: usize) -> Option<Segment> {
         loop {
             if let Some(segment) = self.rest.as_mut().and_then(Rest::next) {
@@ -52,7 +52,7 @@ impl InUse {
         }
     }
 
-    /// The next segment of the board, if it makes sense.
+    /// The next segment of the board, if it is valid.
     fn begin(&mut self, board: &Board) -> Option<(Judgment, Segment)> {
         if self.segment == self.segments {
             return None;
@@ -90,7 +90,7 @@ impl InUse {
 }
 
 impl Channel {
-    /// Takes the next frame of which the worker wants anything. Returns whether there was one.
+    /// Takes the next frame of which the worker wants any part. Returns whether there was one.
     pub(super) fn take(&mut self) -> Result<bool> {
         while self.in_use.is_none() {
             let Some(slot) = self.slots().find(|slot| self.lender.board.entries()[*slot].word.take()) else {
@@ -107,7 +107,7 @@ impl Channel {
         let now = self.lender.clock.now();
         if let Some(since) = self.starved_since.take() {
             add(&board.worker().starved_ns, now.saturating_sub(since));
-            // If it polled. What it said as one that watches only the service takes back.
+            // Withdraws the announcement of a worker that polls. Only the service withdraws that of a worker that watches.
             if self.watch.is_none() {
                 board.service().sleeper.awake();
             }
@@ -135,7 +135,7 @@ impl Channel {
         };
         self.cancelled.retain(|(before, _)| *before > number);
         for (_, ranges) in &self.cancelled {
-            // They were counted when they were cancelled.
+            // These bytes were counted when they were cancelled.
             in_use.cancel(&board, ranges);
         }
         // A frame with nothing left to hand out is returned at once.
@@ -143,7 +143,7 @@ impl Channel {
         Ok(())
     }
 
-    /// The next page of the frame that is in use, which must not be over.
+    /// The next page of the frame in use. The frame must not be over.
     pub(super) fn next_piece(&mut self) -> Result<(Piece, Arc<Lent>)> {
         let mut in_use = self.in_use.take().expect("checked by the caller");
         let place = in_use.next(&self.lender.board, self.page_size).and_then(|segment| {
@@ -152,7 +152,7 @@ impl Channel {
             start.checked_add(end).filter(|end| *end <= self.lender.frames.bytes())?;
             Some((segment, start + segment.at as usize))
         });
-        // If it makes no sense, the frame is returned.
+        // If it is invalid, the frame is returned.
         let Some((segment, at)) = place else {
             return Err(Error::Protocol("the service published a page outside of its memory".into()));
         };
@@ -169,28 +169,28 @@ impl Channel {
         if !self.lender.is_watched && !judgment.is_stable {
             self.unstable += 1;
         }
-        // SAFETY: within the mapping, as was checked.
+        // SAFETY: the range was checked to be within the mapping.
         let start = unsafe { self.lender.frames.start().add(at) };
         let (len, channel) = (len as usize, self.lender.channel);
         Ok((Piece { file, offset, start, len, read_began_ns, judgment, channel }, lent))
     }
 
-    /// Adds ranges to the scan, after those that it has.
+    /// Adds ranges to the scan, after its present ones.
     ///
     /// # Errors
-    /// There would be more than [`MAX_PENDING_RANGES`](crate::MAX_PENDING_RANGES) that are announced and not read yet.
-    /// A range is not in its file; the service has ended.
+    /// The channel would have more than [`MAX_PENDING_RANGES`](crate::MAX_PENDING_RANGES) ranges that are announced and not read
+    /// yet. Or a range is not in its file, or the service has ended.
     pub fn notify_ranges(&mut self, ranges: &[Range]) -> Result<()> {
         self.lender.check_process()?;
         self.lender.link.notify_ranges(ranges)
     }
 
-    /// Takes back what was announced: bytes of these ranges that have not been handed out will not be, wherever the scan has
-    /// them. How many bytes those were. What is read of them now is discarded when it is there. Ranges that are announced again
-    /// after this come.
+    /// Cancels announced ranges: bytes of them that have not been handed out will not be, wherever they are in the scan. Returns
+    /// the number of these bytes. Reads of them in flight are discarded when they complete. Ranges that are announced again after
+    /// this are delivered.
     ///
     /// # Errors
-    /// A range is not in its file; the channel is a pool's; the service has ended.
+    /// A range is not in its file, the channel belongs to a pool, or the service has ended.
     pub fn cancel_ranges(&mut self, ranges: &[Range]) -> Result<u64> {
         self.lender.check_process()?;
         let cancelled = self.lender.link.cancel_ranges(ranges)?;
@@ -208,12 +208,12 @@ impl Channel {
     }
 }
 
-/// The fault of a page that is in a frame's bounds, if it has one.
+/// The fault of a page within the frame, if it has one.
 fn fault(board: &Board, slot: usize, page: Segment) -> Option<Error> {
     let first = page.at as usize / UNIT;
     let units = &board.faults(slot)[first..(page.at as usize + page.len as usize).div_ceil(UNIT)];
     let (index, fault) = units.iter().enumerate().find_map(|(index, word)| Some((index, word.get()?)))?;
-    // Where the unit is in the file; a page may begin within its first one.
+    // The position of the unit in the file. A page may begin within its first unit.
     let start = page.offset.saturating_sub(u64::from(page.at) % UNIT as u64);
     Some(Error::of(fault, page.file, page.offset, start.saturating_add((index * UNIT) as u64)))
 }

@@ -1,5 +1,5 @@
-//! A channel: one worker's stream of pages. What it does with the frame that it reads is in `frame`, how it waits by a descriptor
-//! in `watch`.
+//! A channel: one worker's stream of pages. `frame` handles the frame that the worker reads, and `watch` the wait by a
+//! descriptor.
 
 mod frame;
 mod statistics;
@@ -26,53 +26,53 @@ use frame::InUse;
 pub use statistics::Statistics;
 use watch::Watch;
 
-/// How long a worker sleeps before it looks whether the service is still there.
+/// Time that a worker sleeps before it checks whether the service still exists.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The result of [`Channel::get_page`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Got {
-    /// A page; return it by [`Channel::put_page`].
+    /// A page. The worker must return it with [`Channel::put_page`].
     Page(Piece),
-    /// Nothing yet.
+    /// The page is not ready yet.
     NotYet,
-    /// The scan is over, unless ranges are added.
+    /// The scan is over, unless the worker adds ranges.
     End,
 }
 
-/// One worker's stream of pages, in order unless it shares them with others. It has one page at a time (paper 4.2.3), or as many as
-/// it was [opened](crate::Scan::pages_held) for.
+/// One worker's stream of pages. They are in order unless the worker shares them with others. It holds one page at a time (paper
+/// 4.2.3), or the number for which the channel was [opened](crate::Scan::pages_held).
 ///
-/// In a forked child it is not usable, as all that its service has opened: calls are [`Error::Forked`]. Dropping it or its
-/// pages there does nothing to the parent's. The child must not look at the bytes of a page that it inherited, because their memory is
-/// read into as soon as the parent returns it.
+/// A forked child cannot use it, like all objects that its service has opened: calls return [`Error::Forked`]. Dropping it or its
+/// pages in the child does not affect the parent. The child must not read the bytes of an inherited page, because the service
+/// reads into their memory as soon as the parent returns the page.
 pub struct Channel {
     lender: Arc<Lender>,
     page_size: usize,
     in_use: Option<InUse>,
-    /// The frame of the piece that is out.
+    /// The frame of the page that is out.
     held: Option<Arc<Lent>>,
-    /// Pages that may be out at a time.
+    /// Maximum number of pages that may be out at a time.
     most: usize,
-    /// Where chunks that come in no order are looked for first.
+    /// The entry at which the search for chunks without an order begins.
     cursor: usize,
-    /// Frames that were taken: so many chunks have been begun.
+    /// Number of frames that were taken, which is the number of chunks that have begun.
     taken: u64,
-    /// Since when this worker wants a page and has none.
+    /// The time since which this worker wants a page and has none.
     starved_since: Option<u64>,
-    /// When it last looked whether the service is still there.
+    /// The time when it last checked whether the service still exists.
     asked: u64,
-    /// Ranges that were cancelled, and before which chunk they are passed over.
+    /// Ranges that were cancelled, with the number of the chunk before which they are skipped.
     cancelled: Vec<(u64, RangeSet)>,
-    /// Bytes that were cancelled of frames that the worker had begun.
+    /// Cancelled bytes of frames that the worker had begun.
     cancelled_here: u64,
-    /// Pages that were handed out and are not stable, of a scan that does not watch its files.
+    /// Number of unstable pages that were handed out, in a scan that does not watch its files.
     unstable: u64,
-    /// The descriptor, if the worker has asked for it.
+    /// The descriptor, if the worker has requested it.
     watch: Option<Watch>,
     direct: Vec<std::result::Result<(), Errno>>,
     pages: Pages,
-    /// Chunks come in the order of the scan; those of a pool come as it has them.
+    /// Whether chunks come in the order of the scan. Those of a pool come in the pool's order.
     in_order: bool,
 }
 
@@ -81,9 +81,9 @@ pub struct Channel {
 pub enum OwnedGot {
     /// A page.
     Page(OwnedPage),
-    /// Nothing yet.
+    /// The page is not ready yet.
     NotYet,
-    /// The scan is over, unless ranges are added.
+    /// The scan is over, unless the worker adds ranges.
     End,
 }
 
@@ -136,24 +136,27 @@ impl Channel {
         }
     }
 
-    /// The next page, if it is there; never waits. Return it before you ask for another by this call, or by one that waits. Who asks for it in vain has it read
-    /// as soon as who [waits](Self::wait) for it, at the cost of a system call if the service sleeps; once, however often
-    /// it asks before something is published.
+    /// Returns the next page if it is ready, and never waits. The worker must return the page before it asks for another one with
+    /// this call, or with one that waits. If no page is ready, the service reads it as soon as for a worker that
+    /// [waits](Self::wait), at the cost of a system call if the service sleeps. That is one call until the service publishes
+    /// something, however often the worker asks.
     ///
     /// # Errors
-    /// The page cannot be had: [`Error::Read`], [`Error::Truncated`], [`Error::Changing`], [`Error::Replaced`]; the next
-    /// call is about the next page. [`Error::Held`]: the last page that was handed out so has not been returned, or as many pages
-    /// are out as may be. [`Error::Gone`]: the service has ended. [`Error::Forked`]: the channel is the parent process's.
+    /// The page cannot be delivered: [`Error::Read`], [`Error::Truncated`], [`Error::Changing`], [`Error::Replaced`]. The next
+    /// call concerns the next page. [`Error::Held`]: the last page that was handed out in this way has not been returned, or the
+    /// maximum number of pages is out. [`Error::Gone`]: the service has ended. [`Error::Forked`]: the channel belongs to the
+    /// parent process.
     pub fn get_page(&mut self) -> Result<Got> {
         let found = self.look_and_poll()?;
         Ok(self.hold(found))
     }
 
-    /// As [`get_page`](Self::get_page), but the page owns itself: it may be kept while others are taken, as many as the channel
-    /// was [opened](crate::Scan::pages_held) for, and be returned in any order and any thread.
+    /// The same as [`get_page`](Self::get_page), but the page owns itself. The worker may keep it while it takes others, up to
+    /// the number for which the channel was [opened](crate::Scan::pages_held). Pages may be returned in any order and in any
+    /// thread.
     ///
     /// # Errors
-    /// As [`get_page`](Self::get_page).
+    /// The same as those of [`get_page`](Self::get_page).
     pub fn get_owned(&mut self) -> Result<OwnedGot> {
         Ok(match self.look_and_poll()? {
             Found::Page(piece, lent) => OwnedGot::Page(OwnedPage::new(piece, lent)),
@@ -162,11 +165,12 @@ impl Channel {
         })
     }
 
-    /// As [`next_page`](Self::next_page), but the page owns itself: it may be kept while others are taken, as many as the channel
-    /// was [opened](crate::Scan::pages_held) for, and be returned in any order and any thread.
+    /// The same as [`next_page`](Self::next_page), but the page owns itself. The worker may keep it while it takes others, up to
+    /// the number for which the channel was [opened](crate::Scan::pages_held). Pages may be returned in any order and in any
+    /// thread.
     ///
     /// # Errors
-    /// As [`get_page`](Self::get_page).
+    /// The same as those of [`get_page`](Self::get_page).
     pub fn next_owned(&mut self) -> Result<Option<OwnedPage>> {
         match self.wait_for_owned(None)? {
             OwnedGot::Page(page) => Ok(Some(page)),
@@ -175,10 +179,10 @@ impl Channel {
         }
     }
 
-    /// As [`wait_for_page`](Self::wait_for_page), for a page that owns itself.
+    /// The same as [`wait_for_page`](Self::wait_for_page), for a page that owns itself.
     ///
     /// # Errors
-    /// As [`get_page`](Self::get_page).
+    /// The same as those of [`get_page`](Self::get_page).
     pub fn wait_for_owned(&mut self, most: Option<Duration>) -> Result<OwnedGot> {
         Ok(match self.look_and_wait(most)? {
             Found::Page(piece, lent) => OwnedGot::Page(OwnedPage::new(piece, lent)),
@@ -187,7 +191,7 @@ impl Channel {
         })
     }
 
-    /// The piece is out.
+    /// Hands a piece out.
     fn hold(&mut self, found: Found) -> Got {
         match found {
             Found::Page(piece, lent) => {
@@ -199,18 +203,18 @@ impl Channel {
         }
     }
 
-    /// How many pages are out.
+    /// Number of pages that are out.
     fn out(&self) -> usize {
         self.lender.out() + usize::from(self.held.is_some())
     }
 
-    /// Whether another page may be handed out, in this process.
+    /// Checks that this process may hand out another page.
     fn check_held(&self) -> Result<()> {
         self.lender.check_process()?;
         if self.held.is_some() || self.out() >= self.most { Err(Error::Held) } else { Ok(()) }
     }
 
-    /// Whether it was inherited by a fork.
+    /// Whether this process inherited it by a fork.
     pub(super) fn is_inherited(&self) -> bool {
         self.lender.is_inherited()
     }
@@ -219,7 +223,7 @@ impl Channel {
         &self.lender.board
     }
 
-    /// The next page, if it is there. If it is not, the service knows that it is wanted.
+    /// Returns the next page, if it is ready. If not, tells the service that it is wanted.
     fn look_and_poll(&mut self) -> Result<Found> {
         loop {
             let found = self.look()?;
@@ -229,7 +233,7 @@ impl Channel {
         }
     }
 
-    /// The next page, if it is there.
+    /// Returns the next page, if it is ready.
     fn look(&mut self) -> Result<Found> {
         self.check_held()?;
         if self.in_use.is_none() && !self.take()? {
@@ -252,8 +256,8 @@ impl Channel {
         self.next_piece().map(|(piece, lent)| Found::Page(piece, lent))
     }
 
-    /// The worker found nothing: whether that is because the service is gone. Who polls asks as often as who sleeps, for a
-    /// service that was killed has told nobody.
+    /// Returns whether the worker found nothing because the service is gone. A worker that polls checks as often as one that
+    /// sleeps, because a service that was killed has told no worker.
     fn is_missed(&mut self) -> bool {
         let now = self.lender.clock.now();
         if self.starved_since.is_none() {
@@ -261,7 +265,7 @@ impl Channel {
             self.starved_since = Some(now);
             self.asked = now;
         }
-        // The descriptor of one that watches is readable when the service is gone, so it must not be put off.
+        // The descriptor of one that watches is readable when the service is gone, so the check must not be postponed.
         if self.watch.is_none() && now.saturating_sub(self.asked) < PATIENCE.as_nanos() as u64 {
             return false;
         }
@@ -269,19 +273,19 @@ impl Channel {
         !self.lender.link.is_alive()
     }
 
-    /// Returns the page that was handed out last. Pages that own themselves are not meant.
+    /// Returns the page that was handed out last. This does not concern pages that own themselves.
     ///
     /// # Errors
-    /// [`Error::NotHeld`]: it is not out.
+    /// [`Error::NotHeld`]: no such page is out.
     pub fn put_page(&mut self) -> Result<()> {
-        // If it was the frame's last, the service may have that.
+        // If it was the frame's last page, this returns the frame to the service.
         self.held.take().map(drop).ok_or(Error::NotHeld)
     }
 
-    /// The next page; waits for it. `None`: the scan is over. It is returned when it is dropped.
+    /// Waits for the next page and returns it. `None`: the scan is over. The page is returned when it is dropped.
     ///
     /// # Errors
-    /// As [`get_page`](Self::get_page).
+    /// The same as those of [`get_page`](Self::get_page).
     pub fn next_page(&mut self) -> Result<Option<Page<'_>>> {
         match self.wait_for_page(None)? {
             Got::Page(piece) => Ok(Some(Page::new(self, piece))),
@@ -290,17 +294,17 @@ impl Channel {
         }
     }
 
-    /// As [`get_page`](Self::get_page), but waits for the page as long as it takes, or for a time.
+    /// The same as [`get_page`](Self::get_page), but waits for the page without a limit, or for at most a time.
     ///
     /// # Errors
-    /// As [`get_page`](Self::get_page).
+    /// The same as those of [`get_page`](Self::get_page).
     pub fn wait_for_page(&mut self, most: Option<Duration>) -> Result<Got> {
         let found = self.look_and_wait(most)?;
         Ok(self.hold(found))
     }
 
     fn look_and_wait(&mut self, most: Option<Duration>) -> Result<Found> {
-        // A time that is beyond all clocks is forever.
+        // A time that is beyond all clocks means no limit.
         let deadline = most.and_then(|time| Instant::now().checked_add(time));
         loop {
             let found = self.look()?;
@@ -314,13 +318,13 @@ impl Channel {
         }
     }
 
-    /// Waits until [`get_page`](Self::get_page) has something to say, or for a time; whether it has.
+    /// Waits until [`get_page`](Self::get_page) returns anything else than "not yet", or for a time. Returns whether it does.
     ///
     /// # Errors
     /// [`Error::Held`], [`Error::Gone`], [`Error::Forked`].
     pub fn wait(&mut self, most: Option<Duration>) -> Result<bool> {
         self.check_held()?;
-        // Before any clock is read.
+        // This comes before any clock is read.
         if self.has_news() {
             return Ok(true);
         }
@@ -340,7 +344,7 @@ impl Channel {
             } else {
                 self.sleep(most);
             }
-            // To ask may be a system call; what it published before it died is good.
+            // The check may be a system call. Pages that the service published before it died are valid.
             if !self.has_news() && !self.lender.link.is_alive() && !self.has_news() {
                 return Err(Error::Gone);
             }
@@ -355,7 +359,7 @@ impl Channel {
             || self.board().closed().is_some()
     }
 
-    /// Where the next chunk may be.
+    /// The entries where the next chunk may be.
     fn slots(&self) -> impl Iterator<Item = usize> + use<> {
         let entries = self.board().entries();
         let count = entries.len();
@@ -369,8 +373,9 @@ impl Channel {
         (0..slots).map(move |step| (first + step) % count)
     }
 
-    /// There is nothing, and the worker does not sleep: the service has to know, for it may have held a page back to be just in
-    /// time. It is told once for what it publishes next. Whether there is something after all, of which that was not known.
+    /// Tells the service that nothing is ready and that the worker does not sleep, because the service may have held a page back
+    /// to deliver it just in time. It is told once for the next page that it publishes. Returns whether something is ready after
+    /// all.
     fn poll(&mut self) -> Result<bool> {
         if self.watch.is_some() {
             return self.arm();
@@ -379,8 +384,8 @@ impl Channel {
         if !sleeper.poll() {
             return Ok(false);
         }
-        // The service may have published news before it could see that the worker polls. It does not publish them again, and the worker
-        // may not look again for long.
+        // The service may have published news before it could see that the worker polls. It does not publish them again, and the
+        // worker may not check again for a long time.
         if self.has_news() {
             sleeper.awake();
             return Ok(true);
@@ -389,7 +394,7 @@ impl Channel {
         Ok(false)
     }
 
-    /// The worker has nothing to read.
+    /// Rings because the worker has nothing to read.
     fn ring_for_want(&self) {
         if self.board().worker().bell.must_ring(Want::Starving) {
             self.board().worker().calls.fetch_add(1, Relaxed);
@@ -405,46 +410,47 @@ impl Channel {
             self.ring_for_want();
             self.board().worker().calls.fetch_add(1, Relaxed);
             let time = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: i64::from(most.subsec_nanos()) };
-            // Woken, interrupted, too late to sleep, or long enough: it is looked at again either way.
+            // The thread was woken or interrupted, or was too late to sleep, or has slept long enough. The caller checks again in
+            // any case.
             let _ = futex::wait(sleeper.word(), futex::Flags::empty(), SLEEPS, Some(&time));
         }
         sleeper.awake();
     }
 
-    /// Whether the file of a page has the stamp still that it had before the page was read, and that proves that it was not changed
-    /// since. One `statx`. `false` may also mean that it cannot be known: of block devices, of files of network file systems, and of
-    /// files that were changed so shortly before they were read that their stamps prove nothing. Other changes of the file than to its bytes count, too:
-    /// names that it gets or loses.
+    /// Returns whether the file of a page still has the stamp from before the read, and the stamp proves that the file was not
+    /// changed since. The call makes one `statx`. `false` may also mean that this is unknown: for block devices, for network file
+    /// systems, and for files that were changed so shortly before the read that their stamps prove nothing. Changes other than of
+    /// the file's bytes count too: names that it gets or loses.
     ///
     /// # Errors
-    /// The scan watches its files; the page is another channel's.
+    /// The scan watches its files, or the page belongs to another channel.
     pub fn unchanged(&self, page: &impl Delivered) -> Result<bool> {
         self.lender.unchanged(page.piece())
     }
 
-    /// How many bytes the scan has, with the ranges that were added and without those that were cancelled.
+    /// Number of bytes of the scan, with the added ranges and without the cancelled ones.
     pub fn total_bytes(&self) -> u64 {
         let service = self.board().service();
         let cancelled = service.cancelled.load(Acquire) + self.cancelled_here;
         service.total_bytes.load(Acquire).saturating_sub(cancelled)
     }
 
-    /// How many pages may be out at a time.
+    /// Maximum number of pages that may be out at a time.
     pub fn pages_held(&self) -> usize {
         self.most
     }
 
-    /// The size of pages; those at ends of ranges may be shorter.
+    /// The size of pages. Pages at ends of ranges may be shorter.
     pub fn page_size(&self) -> usize {
         self.page_size
     }
 
-    /// How many files the scan has.
+    /// Number of files of the scan.
     pub fn files(&self) -> usize {
         self.direct.len()
     }
 
-    /// Whether reads of a file of the scan go past the page cache; if they do not, why.
+    /// Whether reads of a file of the scan bypass the page cache. The error is the reason why they do not.
     pub fn is_direct(&self, file: u32) -> std::result::Result<(), Errno> {
         self.direct.get(file as usize).copied().unwrap_or(Ok(()))
     }
@@ -461,7 +467,7 @@ fn broken() -> Error {
     )
 }
 
-/// Only this side writes the word.
+/// Adds to a word that only this side writes.
 fn add(word: &AtomicU64, more: u64) {
     word.store(word.load(Relaxed).wrapping_add(more), Relaxed);
 }

@@ -1,4 +1,4 @@
-//! What is told of a channel.
+//! The statistics of a channel.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::Channel;
 use crate::board::State;
 
-/// What a channel did so far.
+/// The amounts that a channel has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
@@ -14,17 +14,17 @@ pub struct Statistics {
     pub frames: u64,
     /// Bytes that were read by the worker.
     pub bytes: u64,
-    /// Nanoseconds that the worker took for them.
+    /// Nanoseconds that the worker spent on them.
     pub ingest_ns: u64,
-    /// How often there was no page when the worker wanted one.
+    /// Number of times that there was no page when the worker wanted one.
     pub starved: u64,
-    /// Nanoseconds that it wanted one in vain.
+    /// Nanoseconds that it waited for one.
     pub starved_ns: u64,
-    /// System calls that it made.
+    /// Number of system calls that it made.
     pub calls: u64,
     /// Bytes that were read from files.
     pub bytes_read: u64,
-    /// How often a chunk was read again because its file changed meanwhile.
+    /// Number of times that a chunk was read again because its file changed meanwhile.
     pub read_again: u64,
     /// Frames that were taken back before the worker used them.
     pub reclaimed: u64,
@@ -32,14 +32,14 @@ pub struct Statistics {
     pub cancelled: u64,
     /// Pages that the worker got and that are not stable, in a scan that does not watch its files.
     pub unstable: u64,
-    /// Frames that are there now and unread.
+    /// Frames that are ready now and unread.
     pub unread: u64,
-    /// How many there may be as things are.
+    /// Current maximum of that number.
     pub watermark: u64,
 }
 
 impl Channel {
-    /// What it did so far.
+    /// The channel's statistics.
     pub fn statistics(&self) -> Statistics {
         let (worker, service) = (self.board().worker(), self.board().service());
         let get = |word: &AtomicU64| word.load(Relaxed);

@@ -1,12 +1,12 @@
-//! Waiting by a descriptor: it is readable when the worker would get something else than "not yet".
+//! Waiting by a descriptor. It is readable when the worker would get anything else than "not yet".
 //!
-//! The worker says on the board that it watches; the service takes that back when it publishes something, and sends one packet
-//! for it. So the worker knows how many packets there are, or will be in a moment, without looking: one for each time that
-//! what it said was taken back, and one from the beginning. It takes them when there is nothing to read, and never one that is
-//! sent for what it has said last.
+//! The worker announces on the board that it watches. The service withdraws the announcement when it publishes something, and
+//! sends one packet for it. So the worker knows the number of packets that have been or are about to be sent, without a look: one
+//! for each withdrawn announcement, and one from the beginning. It takes them when there is nothing to read, but never the packet
+//! for its latest announcement.
 //!
-//! Invariant: a packet is there or about to be, or the worker has said that it watches at a time when there was nothing, and
-//! whatever comes since is followed by a packet.
+//! Invariant: a packet is ready or about to be sent, or the worker has announced that it watches when nothing was ready. In the
+//! latter case, a packet follows whatever comes since.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -24,14 +24,14 @@ use crate::{Error, Result};
 /// A worker's descriptor.
 pub(super) struct Watch {
     socket: OwnedFd,
-    /// Packets that are there or will be in a moment, but for one that is sent for what the worker said last.
+    /// Number of packets that have been or are about to be sent, without the one for the worker's latest announcement.
     owed: usize,
-    /// The worker has said that it watches.
+    /// Whether the worker has announced that it watches.
     is_armed: bool,
 }
 
 impl Watch {
-    /// Takes the packets that are owed, as far as they are there. Whether the other side is gone.
+    /// Takes the packets that are owed and have arrived. Returns whether the other side is gone.
     fn drain(&mut self) -> Result<bool> {
         while self.owed > 0 {
             match recv(&self.socket, &mut [0u8; 8][..], RecvFlags::DONTWAIT) {
@@ -49,15 +49,16 @@ impl Watch {
 }
 
 impl Channel {
-    /// A descriptor that `poll`, `epoll` and what is made of them find readable when [`get_page`](Self::get_page) would say something else
-    /// than [`Got::NotYet`](super::Got::NotYet). It may be readable once in vain, until `get_page` has said that. It stays the channel's:
-    /// nobody else reads from it or closes it. Pages are returned as always: it says nothing of that.
+    /// A descriptor that `poll`, `epoll` and similar calls report as readable when [`get_page`](Self::get_page) would return
+    /// anything else than [`Got::NotYet`](super::Got::NotYet). It may be readable once in vain, until `get_page` has returned
+    /// that. It belongs to the channel: no other code may read from it or close it. Pages are returned as always, independently
+    /// of the descriptor.
     ///
-    /// From now on the service makes a system call for a worker that has found nothing, and the worker one that takes notice of
+    /// From now on, the service makes a system call for a worker that has found nothing, and the worker makes one to take note of
     /// it. Nothing else changes.
     ///
     /// # Errors
-    /// There is none to be had; the service has ended.
+    /// The descriptor cannot be created, or the service has ended.
     pub fn descriptor(&mut self) -> Result<BorrowedFd<'_>> {
         self.lender.check_process()?;
         if self.watch.is_none() {
@@ -67,11 +68,12 @@ impl Channel {
         Ok(self.watch.as_ref().expect("it was just made").socket.as_fd())
     }
 
-    /// There was nothing: the descriptor shall be readable when there is something. Whether there is something now.
+    /// Arms the descriptor after nothing was found, so that it becomes readable when there is something. Returns whether there is
+    /// something now.
     pub(super) fn arm(&mut self) -> Result<bool> {
         if self.lender.board.service().sleeper.watch() {
             let watch = self.watch.as_mut().expect("the caller has it");
-            // What was said before was taken back, for which a packet is sent.
+            // The service has withdrawn the earlier announcement, and sends a packet for that.
             watch.owed += usize::from(watch.is_armed);
             watch.is_armed = true;
             if self.has_news() {
@@ -82,7 +84,7 @@ impl Channel {
         let watch = self.watch.as_mut().expect("as above");
         if watch.owed > 0 {
             self.lender.board.worker().calls.fetch_add(1, Relaxed);
-            // What the service published before it was gone is good; that it is gone is said by whoever asks next.
+            // Pages that the service published before its end are valid. The next call reports the end.
             watch.drain()?;
         }
         Ok(false)
@@ -96,7 +98,7 @@ impl Channel {
         self.lender.board.worker().calls.fetch_add(1, Relaxed);
         let time = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: i64::from(most.subsec_nanos()) };
         let watch = self.watch.as_ref().expect("the caller has it");
-        // Woken, interrupted, or long enough: it is looked at again either way.
+        // The thread was woken or interrupted, or has slept long enough. The caller checks again in any case.
         let _ = poll(&mut [PollFd::new(&watch.socket, PollFlags::IN)], Some(&time));
         Ok(())
     }

@@ -24,7 +24,7 @@ pub struct Memory {
     pub in_use: [[bool; PAGES]; SNAPSHOTS],
     /// Pages on which writers wait and whose faults no handler has read.
     faults: Vec<usize>,
-    /// For each page, how often its waiting threads were woken.
+    /// For each page, the number of times that its waiting threads were woken.
     wakes: [usize; PAGES],
     /// Whether there will be no more faults.
     over: bool,

@@ -32,12 +32,12 @@ fn check(body: impl Fn(&Arc<Region>) + Send + Sync + 'static) {
     check_of(Region::new, body);
 }
 
-/// As `check`, with a region that `new` creates.
+/// The same as `check`, with a region that `new` creates.
 fn check_of(new: fn() -> Region, body: impl Fn(&Arc<Region>) + Send + Sync + 'static) {
     check_also_after(2, new, body, |_| {});
 }
 
-/// As `check_of`, with this bound of preemptions. `after` runs when the thread that serves faults has ended.
+/// The same as `check_of`, with this bound of preemptions. `after` runs when the thread that serves faults has ended.
 fn check_also_after(
     preemptions: usize,
     new: fn() -> Region,

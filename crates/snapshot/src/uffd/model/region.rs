@@ -69,7 +69,7 @@ impl Region {
         region
     }
 
-    /// As `new`, with tracking of changes.
+    /// The same as `new`, with tracking of changes.
     pub fn tracking() -> Self {
         Self { changes: Some(Changes::new(super::SNAPSHOTS, PAGES).unwrap()), ..Self::new() }
     }

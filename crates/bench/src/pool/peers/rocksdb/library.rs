@@ -1,5 +1,5 @@
-//! The distribution's RocksDB, found at run time, through its C interface: compiling it takes longer than all the rest,
-//! and its absence must not keep anybody from building this.
+//! The distribution's RocksDB, loaded at run time through its C interface. Compiling RocksDB takes longer than all the
+//! rest, and this crate must build without it.
 
 use std::ffi::{c_char, c_double, c_int, c_uchar, c_void};
 use std::fs;
@@ -12,7 +12,7 @@ use crate::{Error, Result};
 /// A pointer to an object of the library's.
 pub type Object = *mut c_void;
 type Bytes = *const c_char;
-/// Where the library puts a message, which is freed with `free`.
+/// A pointer to which the library writes a message; the caller frees it with `free`.
 pub type Problem = *mut *mut c_char;
 
 macro_rules! interface {
@@ -21,7 +21,7 @@ macro_rules! interface {
         #[expect(non_snake_case, reason = "the names are RocksDB's")]
         pub struct Interface {
             $(pub $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
-            /// Where they are.
+            /// The library that has the functions.
             _library: Library,
         }
 
@@ -120,7 +120,7 @@ pub fn load() -> Result<Interface> {
         names.extend(files.filter(is_it));
     }
     for name in names {
-        // SAFETY: what the library does when it is loaded is to initialise itself.
+        // SAFETY: the library only initialises itself when it is loaded.
         let Ok(library) = (unsafe { Library::new(&name) }) else { continue };
         if let Ok(interface) = Interface::of(library) {
             return Ok(interface);

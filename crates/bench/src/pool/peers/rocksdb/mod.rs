@@ -1,8 +1,8 @@
-//! RocksDB, with direct I/O, Bloom filters, and no compression (the data is random). Three quarters of its memory are
-//! its block cache, in which are indexes and filters, too, and two eighths its memtables. Without durability there is no
-//! write-ahead log; with it, every write is synchronous, and RocksDB writes those that wait together.
+//! RocksDB, with direct I/O, Bloom filters, and no compression (the data is random). The block cache, which also holds
+//! indexes and filters, has three quarters of the memory, and each of two memtables has an eighth. Without durability,
+//! there is no write-ahead log. With durability, every write is synchronous, and RocksDB writes waiting writes together.
 //!
-//! A transaction is an indexed batch, which is read before the database: it is atomic, and not isolated.
+//! A transaction is an indexed batch, which is read before the database. It is atomic but not isolated.
 
 mod library;
 
@@ -18,7 +18,7 @@ use crate::{Error, Result};
 
 /// `kTwoLevelIndexSearch`: an index of indexes.
 const TWO_LEVELS: c_int = 2;
-/// About what a record takes in a file, in bytes.
+/// Approximate size of a record in a file, in bytes.
 const RECORD: usize = 140;
 
 /// A RocksDB database.
@@ -35,21 +35,21 @@ unsafe impl Send for RocksDb {}
 unsafe impl Sync for RocksDb {}
 
 impl RocksDb {
-    /// Opens what is in a directory, or makes it.
+    /// Opens the store in a directory, or creates it.
     pub fn open(directory: &Path, setting: Setting) -> Result<Self> {
         let rocks = library::load()?;
         let name = CString::new(directory.join("rocksdb").as_os_str().as_bytes())
             .map_err(|_| failed("a directory's name has a zero byte".to_owned()))?;
         let budget = setting.budget as usize;
-        // SAFETY: all objects were just made by the library. The filter policy becomes the table options', the cache is
-        // counted by them, and the database takes copies of all options.
+        // SAFETY: the library has just made all objects. The table options own the filter policy and have a reference
+        // to the cache, and the database copies all options.
         unsafe {
             let table = (rocks.block_based_options_create)();
             let cache = (rocks.cache_create_lru)(budget / 4 * 3);
             (rocks.block_based_options_set_block_cache)(table, cache);
             (rocks.cache_destroy)(cache);
             (rocks.block_based_options_set_cache_index_and_filter_blocks)(table, 1);
-            // A cache so small would have room for few indexes and filters that are of a whole file each.
+            // So small a cache would have room for only few indexes and filters of whole files.
             (rocks.block_based_options_set_index_type)(table, TWO_LEVELS);
             (rocks.block_based_options_set_partition_filters)(table, 1);
             (rocks.block_based_options_set_pin_l0_filter_and_index_blocks_in_cache)(table, 1);
@@ -81,7 +81,7 @@ impl RocksDb {
 
 impl Drop for RocksDb {
     fn drop(&mut self) {
-        // SAFETY: these are this object's own; sessions borrow it and are gone.
+        // SAFETY: this object owns them, and no session that borrows it is left.
         unsafe {
             (self.rocks.readoptions_destroy)(self.read);
             (self.rocks.writeoptions_destroy)(self.write);
@@ -97,7 +97,7 @@ fn failed(problem: String) -> Error {
 /// The error that the library has left, if any.
 ///
 /// # Safety
-/// `problem` is null or a message of the library's, which nobody uses afterwards.
+/// `problem` is null or a message of the library, which the caller does not use afterwards.
 unsafe fn said(rocks: &Interface, problem: *mut c_char) -> Result<()> {
     if problem.is_null() {
         return Ok(());
@@ -125,7 +125,7 @@ impl Store for RocksDb {
         Ok(RocksSession { store: self, batch, plain_batch, ahead, new: Vec::new() })
     }
 
-    /// Memtables are written and compacted to the end, as they would be in time.
+    /// Writes the memtables and compacts the database completely, as RocksDB would do in time.
     fn settle(&self) -> Result<()> {
         let mut problem = null_mut();
         // SAFETY: the objects are alive; no bounds are given as null pointers of length 0.
@@ -145,9 +145,9 @@ pub struct RocksSession<'s> {
     store: &'s RocksDb,
     /// The transaction that runs.
     batch: Object,
-    /// Writes that nobody reads before they are in the database.
+    /// A batch without an index, for writes that are not read before they are in the database.
     plain_batch: Object,
-    /// How scans read.
+    /// The read options of scans.
     ahead: Object,
     new: Vec<u8>,
 }
@@ -164,7 +164,7 @@ impl Drop for RocksSession<'_> {
 }
 
 impl RocksSession<'_> {
-    /// An iterator that reads what is expected at once, or else as RocksDB finds best.
+    /// An iterator that reads the expected records ahead, or, without a number, as far as RocksDB chooses.
     fn iterator(&self, expected: Expected) -> Object {
         let rocks = &self.store.rocks;
         // SAFETY: the database is open, and the options are the session's, whose iterator before this one is gone.
@@ -178,7 +178,7 @@ impl RocksSession<'_> {
     /// Visits the pairs of an iterator and destroys it.
     ///
     /// # Safety
-    /// It is an iterator of this database's that nobody else has.
+    /// `iterator` belongs to this database, and only this function uses it.
     unsafe fn visit(&self, iterator: Object, from: &[u8], visit: Visit<'_>) -> Result<()> {
         let rocks = &self.store.rocks;
         let mut problem = null_mut();
@@ -202,11 +202,11 @@ impl RocksSession<'_> {
 }
 
 /// # Safety
-/// There are so many bytes for as long as the result is used.
+/// `bytes` has `len` bytes for as long as the result is used.
 unsafe fn slice<'b>(bytes: *const c_char, len: usize) -> &'b [u8] {
     match len {
         0 => &[],
-        // SAFETY: as demanded.
+        // SAFETY: the caller guarantees it.
         _ => unsafe { std::slice::from_raw_parts(bytes.cast(), len) },
     }
 }
@@ -314,7 +314,7 @@ impl Transaction for RocksSession<'_> {
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
         let (store, mut problem, mut len) = (self.store, null_mut(), 0);
         value.clear();
-        // SAFETY: batch and database are alive; what is found is this function's to free.
+        // SAFETY: batch and database are alive; this function frees the value that is found.
         unsafe {
             let get = store.rocks.writebatch_wi_get_from_batch_and_db;
             let key_bytes = key.as_ptr().cast();
@@ -360,7 +360,7 @@ impl Transaction for RocksSession<'_> {
     }
 
     fn scan(&mut self, from: &[u8], expected: Expected, visit: Visit<'_>) -> Result<()> {
-        // SAFETY: the base becomes the new iterator's, which is destroyed before the batch changes.
+        // SAFETY: the new iterator owns the base and is destroyed before the batch changes.
         unsafe {
             let base = self.iterator(expected);
             let iterator = (self.store.rocks.writebatch_wi_create_iterator_with_base)(self.batch, base);
@@ -369,7 +369,7 @@ impl Transaction for RocksSession<'_> {
     }
 }
 
-/// Why there is no RocksDB here, if there is none.
+/// An error with the reason if there is no RocksDB.
 #[cfg(test)]
 pub fn available() -> Result<()> {
     library::load().map(drop)

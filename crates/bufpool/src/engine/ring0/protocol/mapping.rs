@@ -1,4 +1,4 @@
-//! Page-table entries: which frame a page's address leads to, and which thread may change it (figure 10 of the paper).
+//! Page-table entries: the frame that a page's address leads to, and the thread that may change it (figure 10 of the paper).
 //!
 //! The state of a page is in the header of the frame that holds the page. The processor finds the state at the page's
 //! address, through its own translation, which may be stale. So the old entry remains when its frame is given to

@@ -1,4 +1,4 @@
-//! The event loop with one connection, as far as the turn is concerned.
+//! Models the event loop with one connection, as far as the turn is concerned.
 
 use std::collections::VecDeque;
 
@@ -93,7 +93,7 @@ impl EventLoop {
     fn advance(&mut self) {
         self.awaiting = self.work();
         if self.my_turn && !std::mem::replace(&mut self.conn.events.lock().unwrap().watched, true) {
-            // epoll reports what was there before the watch began.
+            // epoll also reports data that arrived before the watch began.
             let has_input = !self.conn.socket.lock().unwrap().receive_buffer.is_empty();
             self.conn.events.lock().unwrap().readable |= has_input;
         }
@@ -156,7 +156,7 @@ impl EventLoop {
         self.skip == 0 && words.turn() == self.turn()
     }
 
-    /// Reads what has arrived; returns whether there was anything.
+    /// Reads the arrived bytes; returns whether there were any.
     fn receive(&mut self) -> bool {
         let arrived = std::mem::take(&mut self.conn.socket.lock().unwrap().receive_buffer);
         self.read += arrived.len() as u64;
@@ -173,7 +173,7 @@ impl EventLoop {
         }
     }
 
-    /// Sends what there is; on the way, srv_send() runs with the socket locked.
+    /// Sends the output; on the way, srv_send() runs with the socket locked.
     fn send(&mut self) {
         let conn = &*self.conn;
         let mut socket = conn.socket.lock().unwrap();

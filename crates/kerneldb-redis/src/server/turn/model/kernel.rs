@@ -1,4 +1,4 @@
-//! The eBPF programs, as far as the turn is concerned, and what the kernel does around them.
+//! Models the eBPF programs, as far as the turn is concerned, and the kernel around them.
 
 use loom::sync::Arc;
 
@@ -14,7 +14,7 @@ pub(super) fn locked<T>(operation: impl FnOnce() -> T) -> T {
     result
 }
 
-/// The eBPF programs, and what the kernel does around them.
+/// Models the eBPF programs and the kernel around them.
 pub(super) struct Kernel {
     conn: Arc<ConnModel>,
     /// Number of the next command that arrives.
@@ -41,7 +41,7 @@ impl Kernel {
         let packet: Vec<Command> = (self.next..).zip(kinds.iter().copied()).collect();
         self.next += packet.len() as u32;
         if self.verdict(&packet) {
-            // Passed bytes are counted some time before they can be read.
+            // The verdict counts passed bytes some time before the event loop can read them.
             self.conn.socket.lock().unwrap().receive_buffer.extend(packet);
             self.conn.wake(|events| events.readable |= events.watched);
         }

@@ -1,22 +1,22 @@
-//! The turn of one connection in every order in which the two sides are interrupted at most three times, by loom.
+//! Checks the turn of one connection with loom, in every order in which the two sides are interrupted at most three times.
 //!
 //! The event loop's operations on the words are the product's file ([`words`]), here once more with loom's atomics. The
-//! eBPF programs are written down again in Rust, word by word: [`Kernel`] does what `receive.h`, `handover.h` and
-//! `send.h` do. [`EventLoop`] does what `Client::advance` and `Signals::take` do.
+//! eBPF programs are written down again in Rust, word by word: [`Kernel`] models `receive.h`, `handover.h` and
+//! `send.h`. [`EventLoop`] models `Client::advance` and `Signals::take`.
 //!
-//! Rules of the translation from C, which are those of x86: a plain access is an acquire load or a release store, and an
+//! The translation from C follows the rules of x86. A plain access is an acquire load or a release store. An
 //! atomic operation is also a full barrier.
 //!
-//! The model has the verdict, the sender, and the event loop; the socket's lock, under which both programs run; the
-//! receive buffer, which passed bytes reach some time after they were counted; the signal and its bell; the watch for
-//! arriving data. It leaves out the sweep, which would hide a lost signal; the local fast path; MULTI; memory models
-//! weaker than that of x86 on the side of the programs.
+//! The model has the verdict, the sender, and the event loop. It has the socket's lock, under which both programs run,
+//! and the receive buffer, which passed bytes reach some time after they were counted. It also has the signal with its
+//! bell, and the watch for arriving data. It lacks the local fast path, MULTI, and the sweep, which would hide a lost
+//! signal. On the side of the programs, it lacks memory models weaker than that of x86.
 //!
 //! The tests check that:
 //!  - One side at a time executes commands: the session is a loom cell.
 //!  - Every command is executed once, in order, and its reply leaves once, in order.
 //!  - Passed bytes are read before the verdict executes again.
-//!  - No signal is lost: in the end nothing waits, and it is the verdict's turn.
+//!  - No signal is lost: at the end no request waits, and it is the verdict's turn.
 //!
 //! A [`Mutant`] is a mistake that the model must notice.
 
@@ -51,10 +51,10 @@ enum Kind {
     Complex,
 }
 
-/// A command: one byte of a request. Its number is its position in what the client sends, and also its reply.
+/// A command, which is one byte of a request. Its number is its position in the client's data, and also its reply.
 type Command = (u32, Kind);
 
-/// What the kernel does, in this order.
+/// A step of the kernel.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// A packet with these commands arrives.
@@ -66,7 +66,7 @@ enum Step {
 /// A mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mutant {
-    /// There is none.
+    /// No mistake.
     None,
     /// The event loop ends its turn whether or not more bytes were passed.
     EndTurnWithoutComparing,
@@ -76,7 +76,7 @@ enum Mutant {
     PassWithoutComparing,
     /// The event loop clears a signal after it has looked at the connection.
     ClearSignalAfterLooking,
-    /// The sender looks whether the event loop waits for replies before it counts its reply.
+    /// The sender checks whether the event loop waits for replies before it counts its reply.
     CheckWantDrainedBeforeCounting,
     /// The verdict begins the event loop's turn before it leaves the replies to executed commands.
     LeaveRepliesAfterTurn,
@@ -93,7 +93,7 @@ struct Socket {
     received: Vec<u32>,
 }
 
-/// What wakes the event loop.
+/// The state that wakes the event loop.
 #[derive(Default)]
 struct Events {
     bell: bool,
@@ -104,14 +104,14 @@ struct Events {
     ended: bool,
 }
 
-/// What the verdict leaves to the event loop: replies to the commands that come first in what the event loop reads.
+/// The replies that the verdict leaves to the event loop. Their commands come first in the bytes that the event loop reads.
 #[derive(Default)]
 struct Left {
     skip: usize,
     replies: Vec<u32>,
 }
 
-/// What both sides share.
+/// The state that both sides share.
 struct ConnModel {
     mutant: Mutant,
     /// Whether TCP has room for a reply that ends the turn.
@@ -187,12 +187,12 @@ impl ConnModel {
     }
 }
 
-/// Explores what the two sides can do that are interrupted at most three times. `LOOM_MAX_PREEMPTIONS` asks for another
+/// Explores all orders of the two sides with at most three interruptions. `LOOM_MAX_PREEMPTIONS` asks for another
 /// number.
 fn check(mutant: Mutant, has_room: bool, steps: &'static [Step]) {
     let length = |step: &Step| if let Packet(kinds) = step { kinds.len() as u32 } else { 0 };
     let commands: u32 = steps.iter().map(length).sum();
-    // The event loop may still watch the connection because of a turn before.
+    // The event loop may still watch the connection because of an earlier turn.
     for watched in [false, true] {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = model.preemption_bound.or(Some(3));
@@ -224,7 +224,7 @@ const TWO_TURNS: &[Step] = &[Packet(&[Complex]), Packet(&[Complex]), Packet(&[Si
 /// A packet of which the kernel executes the first command, after the event loop was woken more often than needed.
 const HALF_EXECUTED_LATER: &[Step] = &[Packet(&[Complex]), Packet(&[Complex]), Packet(&[Simple, Complex])];
 
-/// With a reply that ends the turn, and with a turn that ends after the reply.
+/// Checks the steps with a reply that ends the turn, and with a turn that ends after the reply.
 fn check_both_ends(steps: &'static [Step]) {
     check(Mutant::None, true, steps);
     check(Mutant::None, false, steps);

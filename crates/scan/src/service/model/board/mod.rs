@@ -1,4 +1,4 @@
-//! The board with loom's words in the place of the product's, in memory of its own.
+//! The board with loom's words instead of the production ones, in memory of its own.
 
 #[path = "../../../board/audit.rs"]
 mod audit;

@@ -125,7 +125,7 @@ fn old_translations_to_frames_of_other_pages_are_noticed() {
         used_before,
         |cpu| cpu.add(1),
         |cpu| {
-            // As if each page had been in the other page's frame before.
+            // The state is as if each page had been in the other page's frame before.
             cpu.believe(1, cpu.leads_to(2));
             cpu.believe(2, cpu.leads_to(1));
             cpu.add(1);
