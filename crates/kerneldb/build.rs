@@ -4,7 +4,12 @@
 //! in `DEP_BEDPLATE_KERNELDB_BPF` (the folder of all headers), `_INCLUDE` (the include path), `_CLANG` and `_SYSTEM`
 //! (the include path of the C library).
 
-use std::{env, ffi::OsStr, path::PathBuf, process::Command};
+use std::{
+    env,
+    ffi::OsStr,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use libbpf_cargo::SkeletonBuilder;
 
@@ -19,6 +24,29 @@ fn clang() -> String {
         }
     }
     panic!("clang 19 or newer is needed to compile the eBPF programs: run `make setup`, or set CLANG");
+}
+
+/// Writes a list of the headers, with their paths and contents, for programs that compile procedures.
+fn embed_headers(bpf: &Path, out: &Path) {
+    let mut list = String::from("&[\n");
+    let mut folders = vec![bpf.join("engine"), bpf.join("include")];
+    let mut headers = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("the folder of the headers") {
+            let path = entry.expect("an entry of that folder").path();
+            match path.extension() {
+                None => folders.push(path),
+                Some(extension) if extension == "h" => headers.push(path),
+                Some(_) => {}
+            }
+        }
+    }
+    headers.sort();
+    for header in headers {
+        let name = header.strip_prefix(bpf).expect("below the folder").display().to_string();
+        list += &format!("    ({name:?}, include_str!({:?})),\n", header.display().to_string());
+    }
+    std::fs::write(out.join("headers.rs"), list + "]\n").expect("write the list of headers");
 }
 
 fn main() {
@@ -66,6 +94,8 @@ fn main() {
             .build()
             .unwrap_or_else(|e| panic!("{source}: {e:#}"));
     }
+
+    embed_headers(&root.join("bpf"), &out);
 
     let headers = "#include <linux/types.h>\n#include <bedplate/layout.h>\n#include <bedplate/calls.h>\n";
     bindgen::Builder::default()

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bedplate_kerneldb::testing::SimulatedDisk;
 use bedplate_kerneldb::wal::WalConfig;
-use bedplate_kerneldb::{Durability, Store, StoreConfig};
+use bedplate_kerneldb::{ACCOUNTS, Durability, Store, StoreConfig};
 use bedplate_kerneldb_redis::server::{ServerConfig, ServerHandle};
 use common::{can_run, small};
 use server::{Client, Random, config, eventually, no_checkpoints, start_on, ways, words};
@@ -22,7 +22,9 @@ fn open(disk: &SimulatedDisk, server: ServerConfig) -> (Arc<Store>, ServerHandle
         checkpoint: no_checkpoints(),
         ..StoreConfig::default()
     };
-    start_on(disk, config, server)
+    let (store, server) = start_on(disk, config, server);
+    store.load_library("accounts", ACCOUNTS, false).unwrap();
+    (store, server)
 }
 
 /// Requests that reveal another client's writes, with the replies that reveal nothing and come first. `#` is
@@ -61,6 +63,9 @@ const REVEALING: &[(&str, &str)] = &[
     ("RENAME gone# x", ""),
     ("COPY durable new#", ""),
     ("DEL gone#", ""),
+    ("CALL account_balance new#", ""),
+    ("CALL account_balance gone#", ""),
+    ("CALL account_open new# 1", ""),
     ("DBSIZE", ""),
     ("KEYS new*", ""),
     ("SCAN 0", ""),

@@ -23,6 +23,7 @@ mod hash;
 mod layout;
 pub mod limits;
 mod random;
+pub mod sdk;
 mod session;
 mod stats;
 mod timeouts;

@@ -1,10 +1,12 @@
 //! `bedplate kv`: the commands around kerneldb, one file each.
 
+mod build_procedure;
 mod checkpoint;
 mod commands_file;
 mod config_file;
 mod dump;
 mod load;
+mod new_procedure;
 pub mod progress;
 mod restore;
 mod serve;
@@ -32,6 +34,10 @@ pub enum Command {
     Dump(dump::Args),
     /// SET every key of a dump in a running server.
     Load(load::Args),
+    /// Make a folder with the source, the Makefile and the test of a new procedure.
+    NewProcedure(new_procedure::Args),
+    /// Compile a C file with procedures into an object that servers load.
+    BuildProcedure(build_procedure::Args),
 }
 
 /// Runs a command.
@@ -44,6 +50,8 @@ pub fn run(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Verify(args) => verify::run(args),
         Command::Dump(args) => dump::run(args),
         Command::Load(args) => load::run(args),
+        Command::NewProcedure(args) => new_procedure::run(args),
+        Command::BuildProcedure(args) => build_procedure::run(args),
     }
 }
 

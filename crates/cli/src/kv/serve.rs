@@ -13,7 +13,7 @@ use bedplate_kerneldb::checkpoint::CheckpointConfig;
 use bedplate_kerneldb::recovery::{RecoveryOptions, RecoveryPhase, RecoveryProgress};
 use bedplate_kerneldb::wal::WalConfig;
 use bedplate_kerneldb::{Config, Durability, Store, StoreConfig, Timeouts};
-use bedplate_kerneldb_redis::server::{Batching, Preparation, Server, ServerConfig};
+use bedplate_kerneldb_redis::server::{Batching, Preparation, Server, ServerConfig, read_library};
 use clap::ValueEnum;
 
 use super::{progress, target};
@@ -97,6 +97,13 @@ pub struct Args {
     /// Checkpoints kept.
     #[arg(long, value_name = "N", default_value_t = 2)]
     checkpoint_keep: usize,
+    /// Object file with procedures (bedplate kv build-procedure), which clients then call by CALL. Can be given several times.
+    #[arg(long, value_name = "FILE")]
+    procedure: Vec<PathBuf>,
+    /// Let clients load, replace and remove procedures (PROC). Whoever can reach the server can then run code in the kernel,
+    /// within the bounds of the kernel's verifier.
+    #[arg(long)]
+    allow_procedure_loading: bool,
     /// Start although saved data is damaged in the middle, with everything before the damage.
     #[arg(long)]
     force_recovery: bool,
@@ -230,6 +237,7 @@ impl Args {
                 When::Always => Batching::Always,
                 When::Never => Batching::Never,
             },
+            procedure_loading: self.allow_procedure_loading,
             ..ServerConfig::default()
         })
     }
@@ -252,6 +260,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let in_use = |error| in_use(error, address);
     let mut server = Server::prepare(config).map_err(in_use)?;
     let store = Arc::new(open(args, &mut server)?);
+    load_procedures(args, &store)?;
     let server = server.start(store.clone()).map_err(in_use)?;
     let stopper = server.stopper();
     stops.started(move || stopper.stop());
@@ -268,6 +277,18 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     closed?;
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Loads the libraries that the command line names. Each replaces the one of the same name in the data directory, as long as
+/// this process runs.
+fn load_procedures(args: &Args, store: &Store) -> anyhow::Result<()> {
+    for file in &args.procedure {
+        let loaded = read_library(file)
+            .and_then(|(library, elf)| store.database().load_library(&library, &elf, true))
+            .with_context(|| format!("loading the procedures of {}", file.display()))?;
+        tracing::info!(file = %file.display(), procedures = loaded.join(" "), "loaded");
+    }
+    Ok(())
 }
 
 /// Adds advice to the error about an address that is in use.

@@ -315,6 +315,8 @@ pub(super) fn error_reply(error: &Error) -> Vec<u8> {
         Error::NoMemory | Error::MemoryInLog => {
             return b"OOM command not allowed when used memory > 'maxmemory'.".to_vec();
         }
+        // Its reason begins with a code.
+        Error::Refused(reason) => return reason.clone().into_bytes(),
         Error::NoVersion | Error::WalFull | Error::Busy => "TRYAGAIN",
         Error::WalFailed => "MISCONF",
         Error::Aborted | Error::TimedOut | Error::SnapshotTooOld => "TXFAILED",

@@ -1,5 +1,6 @@
 //! Implements the services that commands need, on the database and its store.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -8,12 +9,13 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::admin_tasks::AdminTasks;
 use super::gate::Gate;
+use super::library;
 use super::programs::Programs;
 use super::statistics::{Statistics, Totals};
 use super::stats::{Counters, ServerStats};
 use super::verify;
 use crate::command::{AdminTask, AdminTaskTicket, KernelActivity, Keyspace, Memory, ServerState, Services};
-use bedplate_kerneldb::{Database, Error, Result, SnapshotItem, Store};
+use bedplate_kerneldb::{Database, Error, ProcedureInfo, Result, SnapshotItem, Store};
 
 /// The database behind a server, with or without a store that makes it durable. `Send + Sync`.
 pub(super) struct Backend {
@@ -25,6 +27,7 @@ pub(super) struct Backend {
     tasks: AdminTasks,
     statistics: Statistics,
     gate: Gate,
+    may_load: bool,
 }
 
 impl Backend {
@@ -33,6 +36,7 @@ impl Backend {
         store: Option<Arc<Store>>,
         programs: Arc<Programs>,
         server: Arc<ServerState>,
+        may_load: bool,
     ) -> Result<Self> {
         let positions = database.snapshot()?.positions();
         let tasks = AdminTasks::start({
@@ -41,7 +45,7 @@ impl Backend {
         })?;
         let totals = Totals::new(programs.stats()?, &database.stats(), &database.expiry_stats());
         let (statistics, gate) = (Statistics::new(totals), programs.gate()?);
-        Ok(Backend { database, store, programs, server, positions, tasks, statistics, gate })
+        Ok(Backend { database, store, programs, server, positions, tasks, statistics, gate, may_load })
     }
 
     /// Whether a shutdown has its checkpoint, so that the server is to stop.
@@ -100,6 +104,21 @@ impl Backend {
 /// Runs an administrative task; the text is its report.
 fn run_admin_task(task: AdminTask, database: &Database, store: Option<&Store>) -> Result<String> {
     match (task, store) {
+        (AdminTask::LoadLibrary { file, replace }, store) => {
+            let (library, elf) = library::read(Path::new(&file))?;
+            match store {
+                Some(store) => store.load_library(&library, &elf, replace),
+                None => database.load_library(&library, &elf, replace),
+            }
+            .map(|names| names.join(" "))
+        }
+        (AdminTask::UnloadLibrary(library), store) => {
+            let done = match store {
+                Some(store) => store.unload_library(&library)?,
+                None => database.unload_library(&library),
+            };
+            if done { Ok(library) } else { Err(Error::Config(format!("there is no library {library}"))) }
+        }
         (AdminTask::Checkpoint, Some(store)) => {
             store.checkpoint().map(|info| format!("{} keys at timestamp {}", info.entries, info.ts))
         }
@@ -137,6 +156,10 @@ impl Services for Backend {
         self.database.snapshot()?.scan(from, to, f)
     }
 
+    fn procedures(&self) -> Vec<ProcedureInfo> {
+        self.database.procedures()
+    }
+
     fn clock(&self) -> u64 {
         self.database.clock()
     }
@@ -162,6 +185,13 @@ impl Services for Backend {
     fn start_admin_task(&self, task: AdminTask) -> std::result::Result<Arc<AdminTaskTicket>, String> {
         if self.store.is_none() && task == AdminTask::Checkpoint {
             return Err(Self::no_data_dir());
+        }
+        if !self.may_load && matches!(task, AdminTask::LoadLibrary { .. } | AdminTask::UnloadLibrary(_)) {
+            return Err(
+                "ERR clients may not load procedures: start the server with --allow-procedure-loading, or \
+                        with --procedure FILE"
+                    .into(),
+            );
         }
         self.tasks.submit(task)
     }

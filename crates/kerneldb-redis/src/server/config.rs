@@ -36,6 +36,9 @@ pub struct ServerConfig {
     ///
     /// [`BatchWorkers`]: super::BatchWorkers
     pub batch_workers: Batching,
+    /// Whether clients may load, replace and remove procedures (PROC). A procedure is code that runs in the kernel: it can read and
+    /// write all data, and it is bounded by the kernel's verifier only.
+    pub procedure_loading: bool,
 }
 
 /// The times at which replies are sent in batches. All but `Never` need CAP_SYS_NICE.
@@ -61,6 +64,7 @@ impl Default for ServerConfig {
             kernel_path: true,
             local_fast_path: false,
             batch_workers: Batching::default(),
+            procedure_loading: false,
         }
     }
 }

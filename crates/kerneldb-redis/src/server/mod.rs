@@ -18,7 +18,7 @@
 //! `listener`, `local` (the fast path of local clients), `client` (one connection),
 //! `event_loop` (the thread), `dialogue` and `backend` (the seam to the command layer
 //! and to the database), `workers` (scheduling of the kernel's senders), `activity` and `idle` (the load that decides it),
-//! `admin_tasks` (checkpoints and verifications), `gate` (pauses), `wake`, `stats`, `statistics` (for INFO), `config`.
+//! `admin_tasks` (checkpoints, verifications and libraries), `library` (their files), `gate` (pauses), `wake`, `stats`, `statistics` (for INFO), `config`.
 
 mod activity;
 mod admin_tasks;
@@ -30,6 +30,7 @@ mod event_loop;
 mod gate;
 mod idle;
 mod layout;
+mod library;
 mod listener;
 mod local;
 mod programs;
@@ -47,6 +48,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 pub use config::{Batching, ServerConfig};
+pub use library::read as read_library;
 pub use stats::ServerStats;
 pub use workers::BatchWorkers;
 
@@ -183,7 +185,8 @@ impl Preparation {
             timeout_s: config.idle_timeout.map_or(0, |t| t.as_secs().max(1)),
             password: config.password.clone(),
         });
-        let backend = Arc::new(Backend::new(database, store, programs.clone(), server)?);
+        let backend =
+            Arc::new(Backend::new(database, store, programs.clone(), server, config.procedure_loading)?);
         Ok(Parts { config, listener, programs, wake, counters, backend })
     }
 }

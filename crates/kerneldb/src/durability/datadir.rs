@@ -23,7 +23,7 @@ pub(crate) struct DataDir {
     pub(crate) wal: Arc<dyn Dir>,
     pub(crate) checkpoint: Arc<dyn Dir>,
     /// `None` for a simulated disk, which has one owner by contract.
-    _lock: Option<File>,
+    lock: Option<File>,
 }
 
 impl DataDir {
@@ -82,13 +82,18 @@ impl DataDir {
         let sub = |name: &str| -> Result<Arc<dyn Dir>> {
             Ok(Arc::new(RealDir::open_or_create(&path.join(name)).map_err(io)?))
         };
-        Ok(DataDir { id, wal: sub("wal")?, checkpoint: sub("checkpoint")?, _lock: Some(lock), path })
+        Ok(DataDir { id, wal: sub("wal")?, checkpoint: sub("checkpoint")?, lock: Some(lock), path })
     }
 
     /// The data directory of a simulated disk.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn simulated(wal: Arc<dyn Dir>, checkpoint: Arc<dyn Dir>) -> DataDir {
-        DataDir { path: "memory".into(), id: *b"a simulated disk", wal, checkpoint, _lock: None }
+        DataDir { path: "memory".into(), id: *b"a simulated disk", wal, checkpoint, lock: None }
+    }
+
+    /// Where the libraries of procedures are; a simulated disk has none.
+    pub(crate) fn libraries(&self) -> Option<&Path> {
+        self.lock.is_some().then_some(&self.path)
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -168,7 +173,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let first = DataDir::open_or_create(dir.path()).unwrap();
         // A descriptor of the same open file, such as a child process inherits.
-        let inherited = first._lock.as_ref().unwrap().try_clone().unwrap();
+        let inherited = first.lock.as_ref().unwrap().try_clone().unwrap();
         drop(first);
         std::thread::scope(|scope| {
             scope.spawn(move || {

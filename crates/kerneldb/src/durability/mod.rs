@@ -8,6 +8,7 @@
 pub mod checkpoint;
 mod datadir;
 pub(crate) mod disk;
+mod libraries;
 pub mod recovery;
 pub mod store;
 #[cfg(any(test, feature = "testing"))]

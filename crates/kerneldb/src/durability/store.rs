@@ -16,6 +16,7 @@ use super::checkpoint::background::{CheckpointTask, Checkpointer};
 use super::checkpoint::source::DatabaseSnapshot;
 use super::checkpoint::{CheckpointConfig, CheckpointInfo, CheckpointStatus, Progress, files};
 use super::datadir::DataDir;
+use super::libraries;
 use super::recovery::{Filler, RecoveryOptions, RecoveryProgress, RecoveryReport, Sources, recover};
 use super::transfer::verify_files;
 pub use super::transfer::{dump, load, restore, verify_data_dir};
@@ -50,6 +51,7 @@ pub struct StoreConfig {
 /// <data>/id                identity of the database
 /// <data>/wal/*.log         log segments
 /// <data>/checkpoint/*.kdb  checkpoints
+/// <data>/procedures/*.o    libraries of procedures
 /// ```
 ///
 /// `Send + Sync`; wrap it in an `Arc`. Dropping it stops the threads and flushes the log
@@ -140,6 +142,9 @@ impl Store {
             database_id: data.id,
             config: config.checkpoint.clone(),
         };
+        if let Some(path) = data.libraries() {
+            libraries::load_all(path, &database);
+        }
         let checkpointer = Checkpointer::start(config.checkpoint, recovered.checkpoint, Box::new(task))?;
         let store = Store {
             checkpointer: Some(checkpointer),
@@ -168,6 +173,22 @@ impl Store {
     /// The database.
     pub fn database(&self) -> &Arc<Database> {
         &self.database
+    }
+
+    /// Loads a library: [`Database::load_library`]. It is kept in the data directory, if there is one, and loaded again at each start.
+    pub fn load_library(&self, library: &str, elf: &[u8], replace: bool) -> Result<Vec<String>> {
+        match self.data.as_ref().and_then(DataDir::libraries) {
+            Some(data) => libraries::load(data, &self.database, library, elf, replace),
+            None => self.database.load_library(library, elf, replace),
+        }
+    }
+
+    /// Removes a library, also from the data directory; false if there is none.
+    pub fn unload_library(&self, library: &str) -> Result<bool> {
+        match self.data.as_ref().and_then(DataDir::libraries) {
+            Some(data) => libraries::unload(data, &self.database, library),
+            None => Ok(self.database.unload_library(library)),
+        }
     }
 
     /// The log writer; `None` without a log.

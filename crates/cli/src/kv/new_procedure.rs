@@ -1,0 +1,78 @@
+//! `bedplate kv new-procedure`: a project that builds, runs and is tested.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, ensure};
+
+/// The files of a project: names, contents, and whether they can be executed. `NAME` stands for the procedure's name.
+const FILES: [(&str, &str, bool); 5] = [
+    ("NAME.bpf.c", include_str!("procedure/NAME.bpf.c"), false),
+    ("Makefile", include_str!("procedure/Makefile"), false),
+    ("test.sh", include_str!("procedure/test.sh"), true),
+    ("README.md", include_str!("procedure/README.md"), false),
+    (".gitignore", "*.o\ndata/\n", false),
+];
+
+/// Bytes of the longest name. A library's name has at most 64.
+const NAME_MAX: usize = 48;
+
+/// Arguments of `bedplate kv new-procedure`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Name of the procedure, and of the new folder: lower-case letters, digits and underscores.
+    #[arg(value_parser = parse_name)]
+    name: String,
+    /// Folder to make the project's folder in.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    directory: PathBuf,
+}
+
+fn parse_name(name: &str) -> Result<String, String> {
+    let is_first = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
+    let fits = (1..=NAME_MAX).contains(&name.len())
+        && name.bytes().next().is_some_and(is_first)
+        && name.bytes().all(|byte| is_first(byte) || byte.is_ascii_digit());
+    if fits {
+        Ok(name.to_owned())
+    } else {
+        Err(format!(
+            "a name has 1 to {NAME_MAX} lower-case letters, digits and underscores, and no digit in front"
+        ))
+    }
+}
+
+/// Makes the project.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let folder = args.directory.join(&args.name);
+    ensure!(!folder.exists(), "{} exists already", folder.display());
+    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    for (name, text, is_executable) in FILES {
+        let path = folder.join(name.replace("NAME", &args.name));
+        fs::write(&path, text.replace("NAME", &args.name))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        if is_executable {
+            fs::set_permissions(&path, Permissions::from_mode(0o755))
+                .with_context(|| format!("cannot make {} executable", path.display()))?;
+        }
+    }
+    println!("{} is made. Next: cd {0}, then make test; README.md says more.", folder.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_identifiers_of_c() {
+        for name in ["a", "_", "transfer", "order_2", &"x".repeat(NAME_MAX)] {
+            assert_eq!(parse_name(name).as_deref(), Ok(name));
+        }
+        for name in ["", "2", "Transfer", "a-b", "a/b", "../a", "a b", "ä", &"x".repeat(NAME_MAX + 1)] {
+            assert!(parse_name(name).is_err(), "{name}");
+        }
+    }
+}

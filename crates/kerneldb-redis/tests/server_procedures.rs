@@ -1,0 +1,271 @@
+//! CALL and PROC over the Redis port: replies, transactions, loading by clients, and what a restart keeps.
+
+mod common;
+mod server;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bedplate_kerneldb::{ACCOUNTS, Durability, Store, StoreConfig};
+use bedplate_kerneldb_redis::server::{Server, ServerConfig};
+use common::{can_run, small};
+use server::{Client, config, no_checkpoints, start, ways, words};
+
+/// Commands with their replies, in the order in which one client sends them.
+const CONVERSATION: &[(&str, &str)] = &[
+    ("CALL account_open ann 100", "+OK"),
+    ("CALL account_open bob 5", "+OK"),
+    ("CALL account_open bob 5", "-EXISTS the account exists already"),
+    ("CALL account_transfer ann bob 30", ":70"),
+    ("GET bob", "$2\r\n35"),
+    ("CALL account_balance bob", "$2\r\n35"),
+    ("CALL account_balance eve", "$-1"),
+    // The first account is written before the second one is found to be missing.
+    ("CALL account_transfer ann eve 1", "-NOACCOUNT there is no such account"),
+    ("GET ann", "$2\r\n70"),
+    ("CALL account_transfer ann", "-ERR wrong number of arguments for the procedure"),
+    ("CALL", "-ERR wrong number of arguments for 'call' command"),
+    ("CALL nothing", "-ERR there is no procedure nothing"),
+    ("CALL ACCOUNT_OPEN x 1", "-ERR there is no procedure ACCOUNT_OPEN"),
+    // Queued.
+    ("MULTI", "+OK"),
+    ("CALL account_transfer ann bob 1", "+QUEUED"),
+    ("INCRBY ann 10", "+QUEUED"),
+    ("CALL account_balance ann", "+QUEUED"),
+    ("EXEC", "*3\r\n:69\r\n:79\r\n$2\r\n79"),
+    // A refusal without effects leaves the rest of the queue.
+    ("MULTI", "+OK"),
+    ("CALL account_transfer ann bob 5000", "+QUEUED"),
+    ("SET other 1", "+QUEUED"),
+    ("EXEC", "*2\r\n-OVERDRAWN the balance is too low\r\n+OK"),
+    // One with effects rolls all of it back.
+    ("MULTI", "+OK"),
+    ("SET other 2", "+QUEUED"),
+    ("CALL account_transfer ann eve 1", "+QUEUED"),
+    ("EXEC", "-EXECABORT Transaction rolled back: NOACCOUNT there is no such account"),
+    ("MGET ann other", "*2\r\n$2\r\n79\r\n$1\r\n1"),
+    // In a client's transaction.
+    ("BEGIN", "+OK"),
+    ("CALL account_transfer ann bob 9", ":70"),
+    ("CALL account_transfer ann bob 71", "-OVERDRAWN the balance is too low"),
+    ("GET ann", "$2\r\n70"),
+    ("COMMIT", "+OK"),
+    ("BEGIN", "+OK"),
+    ("SET other 3", "+OK"),
+    ("CALL account_transfer ann eve 1", "-NOACCOUNT there is no such account"),
+    ("CALL account_balance ann", "-TXFAILED the transaction has failed and can only be rolled back"),
+    ("ROLLBACK", "+OK"),
+    ("GET other", "$1\r\n1"),
+    ("BEGIN READ ONLY", "+OK"),
+    ("CALL account_balance ann", "$2\r\n70"),
+    ("COMMIT", "+OK"),
+    // WATCH.
+    ("WATCH ann", "+OK"),
+    ("CALL account_transfer ann bob 1", ":69"),
+    ("MULTI", "+OK"),
+    ("CALL account_transfer ann bob 1", "+QUEUED"),
+    ("EXEC", "*-1"),
+    ("DEL ann bob other", ":3"),
+];
+
+#[test]
+fn calls_have_the_same_replies_in_every_way_of_answering() {
+    if !can_run() {
+        return;
+    }
+    for way in ways() {
+        let running = start(way);
+        running.db.load_library("accounts", ACCOUNTS, false).unwrap();
+        let mut client = running.client();
+        for (line, reply) in CONVERSATION {
+            client.ask(line, reply);
+        }
+        // The same in one packet.
+        client.send(&CONVERSATION.iter().flat_map(|(line, _)| words(line)).collect::<Vec<u8>>());
+        for (_, reply) in CONVERSATION {
+            client.expect(format!("{reply}\r\n").as_bytes());
+        }
+        drop(client);
+        running.finish();
+    }
+}
+
+#[test]
+fn transfers_of_many_clients_keep_the_sum() {
+    if !can_run() {
+        return;
+    }
+    for way in ways() {
+        let running = start(way);
+        running.db.load_library("accounts", ACCOUNTS, false).unwrap();
+        let mut client = running.client();
+        (0..4).for_each(|i| client.ask(&format!("CALL account_open a{i} 1000"), "+OK"));
+        std::thread::scope(|scope| {
+            for c in 0..4usize {
+                let mut client = running.client();
+                scope.spawn(move || {
+                    for i in 0..300 {
+                        let (from, to) = ((c + i) % 4, (c + i * 3 + 1) % 4);
+                        let line = match i % 3 {
+                            0 => format!("CALL account_transfer a{from} a{to} 1"),
+                            1 => format!("CALL account_balance a{from}"),
+                            _ => format!("INCRBY other{c} 1"),
+                        };
+                        client.send(&words(&line));
+                        let reply = client.lines(1).remove(0);
+                        if reply.starts_with('$') {
+                            client.lines(1);
+                        }
+                        // A server tries again for a second: conflicts of four clients do not last that long.
+                        assert!(reply.starts_with([':', '$']) || reply.starts_with("-OVERDRAWN"), "{reply}");
+                    }
+                });
+            }
+        });
+        client.send(&words("MGET a0 a1 a2 a3"));
+        let lines = client.lines(9);
+        let sum: i64 = lines.iter().skip(2).step_by(2).map(|text| text.parse::<i64>().unwrap()).sum();
+        assert_eq!(sum, 4000);
+        drop(client);
+        running.finish();
+    }
+}
+
+fn object(folder: &Path, name: &str) -> PathBuf {
+    let file = folder.join(name);
+    std::fs::write(&file, ACCOUNTS).unwrap();
+    file
+}
+
+const NAMES: &str = "*3\r\n$15\r\naccount_balance\r\n$12\r\naccount_open\r\n$16\r\naccount_transfer";
+
+#[test]
+fn clients_load_procedures_only_where_they_may() {
+    if !can_run() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = object(folder.path(), "accounts.bpf.o");
+    let load = format!("PROC LOAD {}", file.display());
+    let running = start(config());
+    let mut client = running.client();
+    client.send(&words(&load));
+    let refused = client.lines(1).remove(0);
+    assert!(refused.starts_with("-ERR clients may not load procedures"), "{refused}");
+    client.ask("PROC LIST", "*0");
+    drop(client);
+    running.finish();
+
+    let running = start(ServerConfig { procedure_loading: true, ..config() });
+    let mut client = running.client();
+    let error = |client: &mut Client, line: &str, part: &str| {
+        client.send(&words(line));
+        let reply = client.lines(1).remove(0);
+        assert!(reply.starts_with("-ERR ") && reply.contains(part), "{line}: {reply}");
+    };
+    error(&mut client, "PROC LOAD /nowhere/x.o", "cannot read /nowhere/x.o");
+    error(&mut client, "PROC LOAD", "wrong number of arguments");
+    error(&mut client, "PROC UNLOAD accounts", "there is no library accounts");
+    let text = folder.path().join("text.o");
+    std::fs::write(&text, "no object").unwrap();
+    error(&mut client, &format!("PROC LOAD {}", text.display()), "cannot open the eBPF programs (text)");
+    client.ask(&load, NAMES);
+    error(&mut client, &load, "loaded already");
+    error(
+        &mut client,
+        &format!("PROC LOAD {}", object(folder.path(), "other.o").display()),
+        "in the library accounts",
+    );
+    client.ask("CALL account_open ann 1", "+OK");
+    client.ask("MULTI", "+OK");
+    client.ask(&load, "-ERR Command not allowed inside a transaction");
+    client.ask("DISCARD", "+OK");
+    client.ask(&load.replace("LOAD", "REPLACE"), NAMES);
+    client.ask("CALL account_balance ann", "$1\r\n1");
+    client.send(&words("PROC LIST"));
+    let lines = client.lines(1 + 3 * 13);
+    assert_eq!(lines[..4], ["*3", "*6", "$4", "name"]);
+    assert_eq!(lines.iter().filter(|line| *line == "read-only").count(), 1);
+    client.ask("PROC UNLOAD accounts", "*1\r\n$8\r\naccounts");
+    client.ask("CALL account_balance ann", "-ERR there is no procedure account_balance");
+    drop(client);
+    running.finish();
+}
+
+#[test]
+fn procedures_are_replaced_while_clients_call_them() {
+    if !can_run() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = object(folder.path(), "accounts.bpf.o");
+    let running = start(ServerConfig { procedure_loading: true, ..config() });
+    let mut client = running.client();
+    client.ask(&format!("PROC LOAD {}", file.display()), NAMES);
+    client.ask("CALL account_open ann 1000000", "+OK");
+    client.ask("CALL account_open bob 0", "+OK");
+    let calls = 2000;
+    std::thread::scope(|scope| {
+        let calling = scope.spawn(|| {
+            let mut client = running.client();
+            (1..=calls)
+                .for_each(|i| client.ask("CALL account_transfer ann bob 1", &format!(":{}", 1_000_000 - i)));
+        });
+        let mut replaced = 0;
+        while !calling.is_finished() {
+            client.ask(&format!("PROC REPLACE {}", file.display()), NAMES);
+            replaced += 1;
+        }
+        assert!(replaced > 0);
+        calling.join().unwrap();
+    });
+    client.ask("CALL account_balance bob", &format!("$4\r\n{calls}"));
+    drop(client);
+    running.finish();
+}
+
+/// A library that a client has loaded is there again after a restart, and one that was removed is not.
+#[test]
+fn a_restart_keeps_data_and_libraries() {
+    if !can_run() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = object(folder.path(), "accounts.bpf.o");
+    let data = folder.path().join("data");
+    let open = || {
+        let wal = bedplate_kerneldb::wal::WalConfig { durability: Durability::Async, ..Default::default() };
+        let store = StoreConfig {
+            database: small(),
+            wal: Some(wal),
+            checkpoint: no_checkpoints(),
+            ..StoreConfig::default()
+        };
+        let store = Arc::new(Store::open(store, &data, &mut |_| ()).unwrap().0);
+        let server =
+            Server::start(store.clone(), ServerConfig { procedure_loading: true, ..config() }).unwrap();
+        let client = Client::new(server.local_addr());
+        (store, server, client)
+    };
+    let close = |(store, server, client): (Arc<Store>, _, Client)| {
+        drop(client);
+        bedplate_kerneldb_redis::server::ServerHandle::shutdown(server).unwrap();
+        store.close(false).unwrap();
+    };
+    let mut parts = open();
+    parts.2.ask(&format!("PROC LOAD {}", file.display()), NAMES);
+    parts.2.ask("CALL account_open ann 7", "+OK");
+    close(parts);
+    std::fs::remove_file(&file).unwrap();
+    let mut parts = open();
+    parts.2.ask("CALL account_balance ann", "$1\r\n7");
+    parts.2.ask("PROC UNLOAD accounts", "*1\r\n$8\r\naccounts");
+    close(parts);
+    // A file that the kernel does not take, and what a crash while loading has left, do not keep the data from being served.
+    std::fs::write(data.join("procedures/broken.o"), "no object").unwrap();
+    std::fs::write(data.join("procedures/new.o.partial"), "half").unwrap();
+    let mut parts = open();
+    parts.2.ask("PROC LIST", "*0");
+    parts.2.ask("GET ann", "$1\r\n7");
+    close(parts);
+}
