@@ -69,6 +69,8 @@ pub struct Model {
     server: Arc<ServerState>,
     /// Added to the real time.
     pub skew_ms: AtomicU64,
+    /// Time that passes after the next scan.
+    pub pause_after_scan_ms: AtomicU64,
     pub durable_ts: AtomicU64,
     pub logged: AtomicBool,
     /// The ticket that every administrative task gets.
@@ -81,6 +83,7 @@ impl Model {
             inner: Mutex::default(),
             server: ServerState::new(startup),
             skew_ms: AtomicU64::new(0),
+            pause_after_scan_ms: AtomicU64::new(0),
             durable_ts: AtomicU64::new(u64::MAX),
             logged: AtomicBool::new(true),
             task: Mutex::new(AdminTaskTicket::finished(Ok("done".into()))),
@@ -158,6 +161,7 @@ impl Services for Arc<Model> {
                 f(SnapshotItem { key, value, expire_at_ms: *expire, commit_ts: *ts });
             }
         }
+        self.skew_ms.fetch_add(self.pause_after_scan_ms.swap(0, Relaxed), Relaxed);
         Ok(())
     }
 

@@ -483,6 +483,18 @@ fn expired_keys_are_invisible_and_flushed() {
 }
 
 #[test]
+fn keys_that_expire_while_they_are_flushed_are_flushed() {
+    let model = Model::new(Startup::default());
+    let mut c = Client::new(&model);
+    for i in 0..100 {
+        c.send(&format!("SET k{i} v PX 50000"));
+    }
+    model.pause_after_scan_ms.store(60_000, Relaxed);
+    assert_eq!(c.send("FLUSHALL"), "+OK\r\n");
+    assert_eq!(c.send("DBSIZE"), ":0\r\n");
+}
+
+#[test]
 fn state_from_the_kernel_goes_on_here() {
     let model = Model::new(Startup::default());
     let mut c = Client::new(&model);
