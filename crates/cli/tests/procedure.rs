@@ -12,12 +12,12 @@ fn text(output: &Output) -> String {
 }
 
 fn new(directory: &Path, name: &str) -> Output {
-    command().args(["kv", "new-procedure", name, "--directory"]).arg(directory).output().unwrap()
+    command(&["kv", "new-procedure", name, "--directory"]).arg(directory).output().unwrap()
 }
 
 /// Runs `make` in the project, with the command under test.
 fn make(project: &Path, target: &str) -> Output {
-    let bedplate = format!("BEDPLATE={}", command().get_program().display());
+    let bedplate = format!("BEDPLATE={}", command(&[]).get_program().display());
     Command::new("make")
         .args(["-C".as_ref(), project.as_os_str()])
         .args([target, &bedplate])
@@ -60,7 +60,7 @@ fn mistakes_are_errors_of_one_line() {
     assert!(text(&again).contains("exists already"), "{}", text(&again));
     let named = new(folder.path(), "Quota");
     assert!(!named.status.success() && text(&named).contains("lower-case"), "{}", text(&named));
-    let build = |source: &Path| command().args(["kv", "build-procedure"]).arg(source).output().unwrap();
+    let build = |source: &Path| command(&["kv", "build-procedure"]).arg(source).output().unwrap();
     let missing = build(&folder.path().join("missing.c"));
     assert!(!missing.status.success() && text(&missing).contains("there is no file"), "{}", text(&missing));
     let other = build(&folder.path().join("quota/Makefile"));
@@ -78,14 +78,13 @@ fn the_headers_suffice_for_a_compiler() {
     let folder = tempfile::tempdir().unwrap();
     assert!(new(folder.path(), "quota").status.success());
     let headers = folder.path().join("headers");
-    let written = command().args(["kv", "build-procedure", "--headers"]).arg(&headers).output().unwrap();
+    let written = command(&["kv", "build-procedure", "--headers"]).arg(&headers).output().unwrap();
     assert!(written.status.success(), "{}", text(&written));
     for header in ["include/bedplate/procedure.h", "engine/arena/tx.h", "libbpf/bpf/bpf_helpers.h"] {
         assert!(headers.join(header).is_file(), "{header}");
     }
     let object = folder.path().join("other.o");
     let source = folder.path().join("quota/quota.bpf.c");
-    let built =
-        command().args(["kv", "build-procedure"]).arg(&source).arg("-o").arg(&object).output().unwrap();
+    let built = command(&["kv", "build-procedure"]).arg(&source).arg("-o").arg(&object).output().unwrap();
     assert!(built.status.success() && object.is_file(), "{}", text(&built));
 }
