@@ -5,8 +5,10 @@
 //! (the include path of the C library).
 
 use std::{
+    collections::hash_map::DefaultHasher,
     env,
     ffi::OsStr,
+    hash::{Hash, Hasher},
     path::{Path, PathBuf},
     process::Command,
 };
@@ -26,7 +28,8 @@ fn clang() -> String {
     panic!("clang 19 or newer is needed to compile the eBPF programs: run `make setup`, or set CLANG");
 }
 
-/// Writes a list of the headers, with their paths and contents, for programs that compile procedures.
+/// Writes a list of the headers, with their paths and contents, for programs that compile procedures, and a header with a number
+/// that identifies them.
 fn embed_headers(bpf: &Path, out: &Path) {
     let mut list = String::from("&[\n");
     let mut folders = vec![bpf.join("engine"), bpf.join("include")];
@@ -42,11 +45,19 @@ fn embed_headers(bpf: &Path, out: &Path) {
         }
     }
     headers.sort();
+    let mut hasher = DefaultHasher::new();
     for header in headers {
+        std::fs::read(&header).expect("a header").hash(&mut hasher);
         let name = header.strip_prefix(bpf).expect("below the folder").display().to_string();
         list += &format!("    ({name:?}, include_str!({:?})),\n", header.display().to_string());
     }
     std::fs::write(out.join("headers.rs"), list + "]\n").expect("write the list of headers");
+    let header = format!("/* Identifies these headers. */\n#define KDB_ABI {:#018x}ull\n", hasher.finish());
+    let folder = out.join("include/bedplate");
+    std::fs::create_dir_all(&folder).expect("create a folder for a generated header");
+    std::fs::write(folder.join("abi.h"), header).expect("write the generated header");
+    std::fs::write(out.join("abi.rs"), format!("{:#018x}", hasher.finish()))
+        .expect("write the number of the headers");
 }
 
 fn main() {
@@ -63,6 +74,8 @@ fn main() {
     println!("cargo:include={}", include.display());
     println!("cargo:clang={clang}");
     println!("cargo:system={system}");
+    embed_headers(&root.join("bpf"), &out);
+    let generated = out.join("include");
     // The hash-map engine is for kernels without arenas, which do not know the v4 instruction set either.
     let arena = ["-DKDB_ENGINE_ARENA", "-mcpu=v4"];
     let hashmap = ["-DKDB_ENGINE_HASHMAP", "-mcpu=v3"];
@@ -81,6 +94,8 @@ fn main() {
                 OsStr::new("-I"),
                 include.as_os_str(),
                 OsStr::new("-I"),
+                generated.as_os_str(),
+                OsStr::new("-I"),
                 OsStr::new(&system),
                 OsStr::new("-O2"),
                 OsStr::new("-g"),
@@ -94,8 +109,6 @@ fn main() {
             .build()
             .unwrap_or_else(|e| panic!("{source}: {e:#}"));
     }
-
-    embed_headers(&root.join("bpf"), &out);
 
     let headers = "#include <linux/types.h>\n#include <bedplate/layout.h>\n#include <bedplate/calls.h>\n";
     bindgen::Builder::default()

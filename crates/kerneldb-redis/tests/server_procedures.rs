@@ -38,7 +38,17 @@ const CONVERSATION: &[(&str, &str)] = &[
     ("CALL account_transfer ann bob 5000", "+QUEUED"),
     ("SET other 1", "+QUEUED"),
     ("EXEC", "*2\r\n-OVERDRAWN the balance is too low\r\n+OK"),
-    // One with effects rolls all of it back.
+    // So do mistakes of the client.
+    ("MULTI", "+OK"),
+    ("CALL nothing", "+QUEUED"),
+    ("CALL account_balance 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17", "+QUEUED"),
+    ("SET other 1", "+QUEUED"),
+    (
+        "EXEC",
+        "*3\r\n-ERR there is no procedure nothing\r\n\
+         -ERR a call has at most 16 arguments, of 65536 bytes together\r\n+OK",
+    ),
+    // A refusal with effects rolls all of it back.
     ("MULTI", "+OK"),
     ("SET other 2", "+QUEUED"),
     ("CALL account_transfer ann eve 1", "+QUEUED"),
@@ -57,6 +67,8 @@ const CONVERSATION: &[(&str, &str)] = &[
     ("ROLLBACK", "+OK"),
     ("GET other", "$1\r\n1"),
     ("BEGIN READ ONLY", "+OK"),
+    ("CALL account_balance ann", "$2\r\n70"),
+    ("CALL account_open eve 1", "-ERR operation not allowed in this transaction state"),
     ("CALL account_balance ann", "$2\r\n70"),
     ("COMMIT", "+OK"),
     // WATCH.
@@ -165,7 +177,11 @@ fn clients_load_procedures_only_where_they_may() {
     };
     error(&mut client, "PROC LOAD /nowhere/x.o", "cannot read /nowhere/x.o");
     error(&mut client, "PROC LOAD", "wrong number of arguments");
-    error(&mut client, "PROC UNLOAD accounts", "there is no library accounts");
+    client.ask("PROC UNLOAD accounts", "-ERR there is no library accounts");
+    error(&mut client, &format!("PROC LOAD {}", folder.path().display()), "it is not a regular file");
+    let pipe = folder.path().join("pipe.o");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    error(&mut client, &format!("PROC LOAD {}", pipe.display()), "it is not a regular file");
     let text = folder.path().join("text.o");
     std::fs::write(&text, "no object").unwrap();
     error(&mut client, &format!("PROC LOAD {}", text.display()), "cannot open the eBPF programs (text)");

@@ -47,6 +47,8 @@ static __always_inline int run(__u64 op, struct kdb_ctx *ctx, struct kdb_io *io)
 		return kdb_rollback(ctx);
 	case KDB_OP_RELEASE:
 		return kdb_release(ctx);
+	case KDB_OP_FAIL:
+		return kdb_fail(ctx);
 	}
 	return KDB_ERR_STATE;
 }

@@ -87,15 +87,16 @@ impl Database {
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] if the object has no procedure, if one of its procedures is in another library, if the library is
-    /// loaded already and not to be replaced, or at a limit ([`crate::limits::PROCEDURES_MAX`],
-    /// [`crate::limits::LIBRARY_BYTES_MAX`]); [`Error::Kernel`] if the kernel refuses a program. An error changes nothing.
+    /// [`Error::Library`] if the object has no procedure, was compiled with the headers of another version, or is refused by the
+    /// kernel; if one of its procedures is in another library; if the library is loaded already and not to be replaced; or at a limit
+    /// ([`crate::limits::PROCEDURES_MAX`], [`crate::limits::LIBRARY_BYTES_MAX`]). An error changes nothing.
     pub fn load_library(&self, library: &str, elf: &[u8], replace: bool) -> Result<Vec<String>> {
-        session::load_library(&self.engine, library, elf, replace)
+        session::load_library(&self.engine, library, elf, replace, || Ok(()))
     }
 
     /// Removes a library; false if there is none. Calls that run end normally.
     pub fn unload_library(&self, library: &str) -> bool {
+        let _changes = self.engine.procedures.lock_changes();
         self.engine.procedures.remove(library)
     }
 

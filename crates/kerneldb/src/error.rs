@@ -6,13 +6,20 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A procedure has refused the call, for this reason. If it had written before inside of a caller's transaction, that
-    /// transaction can only be rolled back.
+    /// A procedure has refused the call, for this reason. If it had written before, the caller's transaction can only be rolled
+    /// back.
     #[error("{0}")]
     Refused(String),
     /// There is no procedure of this name.
-    #[error("there is no procedure {0}")]
+    #[error("there is no procedure {}", .0.chars().take(128).collect::<String>())]
     NoProcedure(String),
+    /// A library cannot be loaded or removed, for this reason.
+    #[error("{0}")]
+    Library(String),
+    /// The writes of a call, with those before it in the transaction, exceed the log ring, whose size in bytes this is. They
+    /// can be appended only together.
+    #[error("the procedure writes more than the log ring of {0} bytes holds")]
+    CallTooLarge(u32),
     /// A procedure used a key of another partition than its first argument's.
     #[error("the procedure used a key of another partition")]
     OtherPartition,
@@ -124,6 +131,7 @@ impl Error {
         match self {
             Error::NoMemory | Error::MemoryInLog => Some("raise the memory limit, or delete keys"),
             Error::WalFailed => Some("free space on the log's disk; writes resume by themselves"),
+            Error::CallTooLarge(_) => Some("raise the size of the log rings"),
             Error::TransactionTooLarge => Some("split the work over several transactions"),
             Error::NoSession(_) => Some("raise the maximum number of clients"),
             Error::Kernel { .. } => Some("run `bedplate doctor`"),

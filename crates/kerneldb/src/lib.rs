@@ -38,8 +38,8 @@ pub use engine::{DumpMethod, ExpiryStats, HeapStats, LogReader, Snapshot, Snapsh
 pub use error::{Error, Result};
 pub use limits::{KEY_MAX, TRACE_OPS, TX_KEYS_MAX, VALUE_MAX};
 pub use session::{
-    ACCOUNTS, Application, Procedure, ProcedureInfo, Replayer, Reply, Session, TRACE_KEY, Trace,
-    TraceOutcome, VOTER,
+    ACCOUNTS, Application, FoundProcedure, Procedure, ProcedureInfo, Replayer, Reply, Session, TRACE_KEY,
+    Trace, TraceOutcome, VOTER,
 };
 pub use stats::Stats;
 pub use timeouts::Timeouts;

@@ -68,13 +68,13 @@ pub const CALL_ARGUMENTS_MAX: usize = layout::KDB_CALL_ARGUMENTS as usize;
 /// Bytes of all arguments of one such call together; more are [`crate::Error::TooLarge`].
 pub const CALL_BYTES_MAX: usize = layout::KDB_CALL_BYTES as usize;
 
-/// Procedures that can be called by name. A library that would add more is [`crate::Error::Config`].
+/// Procedures that can be called by name. A library that would add more is [`crate::Error::Library`].
 pub const PROCEDURES_MAX: usize = 256;
 
-/// Bytes of an object with procedures; a larger one is [`crate::Error::Config`].
+/// Bytes of an object with procedures; a larger one is [`crate::Error::Library`].
 pub const LIBRARY_BYTES_MAX: usize = 8 << 20;
 
-/// Bytes of the name of a library; a longer or an empty name is [`crate::Error::Config`].
+/// Bytes of the name of a library; a longer or an empty name is [`crate::Error::Library`].
 pub const LIBRARY_NAME_MAX: usize = 64;
 
 /// Highest effort of the active expiry ([`crate::Database::set_expire_effort`]); a higher one is

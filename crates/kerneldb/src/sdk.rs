@@ -12,6 +12,13 @@ use crate::{Error, Result};
 /// The engine's headers: paths below the folder of headers, and contents.
 const HEADERS: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/headers.rs"));
 
+/// Identifies the headers. Objects that were compiled with others are refused.
+pub(crate) const ABI: u64 = include!(concat!(env!("OUT_DIR"), "/abi.rs"));
+
+/// The header with that number.
+const ABI_HEADER: (&str, &str) =
+    ("include/bedplate/abi.h", include_str!(concat!(env!("OUT_DIR"), "/include/bedplate/abi.h")));
+
 /// Folders that the compiler searches, below the folder of headers.
 const INCLUDES: [&str; 2] = ["include", "libbpf"];
 
@@ -32,7 +39,7 @@ pub fn write_headers(folder: &Path) -> Result<()> {
     };
     let libbpf =
         libbpf_rs::libbpf_sys::API_HEADERS.iter().map(|(name, text)| (format!("libbpf/bpf/{name}"), *text));
-    let engine = HEADERS.iter().map(|(name, text)| ((*name).to_owned(), *text));
+    let engine = HEADERS.iter().chain([&ABI_HEADER]).map(|(name, text)| ((*name).to_owned(), *text));
     for (name, text) in engine.chain(libbpf) {
         let path = folder.join(name);
         write(&path, text).map_err(|error| Error::io(format!("cannot write {}", path.display()), error))?;

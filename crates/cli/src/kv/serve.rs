@@ -100,8 +100,8 @@ pub struct Args {
     /// Object file with procedures (bedplate kv build-procedure), which clients then call by CALL. Can be given several times.
     #[arg(long, value_name = "FILE")]
     procedure: Vec<PathBuf>,
-    /// Let clients load, replace and remove procedures (PROC). Whoever can reach the server can then run code in the kernel,
-    /// within the bounds of the kernel's verifier.
+    /// Let clients load, replace and remove procedures (PROC). Any client can then run code in the kernel, which can read all
+    /// of its memory.
     #[arg(long)]
     allow_procedure_loading: bool,
     /// Start although saved data is damaged in the middle, with everything before the damage.

@@ -1,6 +1,8 @@
 //! The operators of a session that commands use.
 
-use bedplate_kerneldb::{Durability, Error, Reply, Result, Session, SetOptions, Value, Written};
+use bedplate_kerneldb::{
+    Durability, Error, FoundProcedure, Reply, Result, Session, SetOptions, Value, Written,
+};
 
 /// The operators of one session, exactly as [`Session`] has them; commands are generic over it, so that
 /// they can be run on a model as well. See [`Session`] for what each one does.
@@ -20,12 +22,11 @@ pub trait Operators {
     fn compare_and_set(&mut self, key: &[u8], expected: &[u8], new: &[u8]) -> Result<Written>;
     fn commit(&mut self) -> Result<u64>;
     fn rollback(&mut self) -> Result<()>;
-    fn is_read_only_procedure(&self, name: &str) -> Result<bool> {
+    fn find_procedure(&self, name: &str) -> Result<FoundProcedure> {
         Err(Error::NoProcedure(name.to_owned()))
     }
-    /// In an open transaction.
-    fn call(&mut self, name: &str, _arguments: &[&[u8]]) -> Result<Reply> {
-        Err(Error::NoProcedure(name.to_owned()))
+    fn call_found(&mut self, _procedure: &FoundProcedure, _arguments: &[&[u8]]) -> Result<Reply> {
+        Err(Error::State)
     }
     fn take_observed_ts(&mut self) -> u64;
     /// Sets whether writes are logged, from the next transaction on. The caller waits for durability, so
@@ -82,12 +83,12 @@ impl Operators for Session {
         Session::rollback(self)
     }
 
-    fn is_read_only_procedure(&self, name: &str) -> Result<bool> {
-        Session::is_read_only_procedure(self, name)
+    fn find_procedure(&self, name: &str) -> Result<FoundProcedure> {
+        Session::find_procedure(self, name)
     }
 
-    fn call(&mut self, name: &str, arguments: &[&[u8]]) -> Result<Reply> {
-        Session::call(self, name, arguments)
+    fn call_found(&mut self, procedure: &FoundProcedure, arguments: &[&[u8]]) -> Result<Reply> {
+        Session::call_found(self, procedure, arguments)
     }
 
     fn take_observed_ts(&mut self) -> u64 {

@@ -1,9 +1,10 @@
 //! Procedures: CALL, and PROC for the libraries that have them.
 
-use bedplate_kerneldb::{Error, Reply};
+use bedplate_kerneldb::limits::{CALL_ARGUMENTS_MAX, CALL_BYTES_MAX};
+use bedplate_kerneldb::{Error, FoundProcedure, Reply};
 
 use super::admin::admin_task;
-use super::exec::{Ctx, Fail, Run};
+use super::exec::{Ctx, Fail, Run, error_reply};
 use super::introspect::help;
 use super::operators::Operators;
 use super::request::{Core, Step};
@@ -14,10 +15,19 @@ use crate::resp::Args;
 /// Runs CALL: in the open transaction, or in one of its own, which is tried again as those of other commands are.
 pub(super) fn call<S: Operators, V: Services>(core: &Core, ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
     let name = std::str::from_utf8(args.get(1)).map_err(|_| "ERR a procedure's name is text")?;
-    let read_only = ctx.store.is_read_only_procedure(name)?;
+    // Before the procedure has run, an error is the client's mistake, which fails no transaction.
+    let procedure = ctx.store.find_procedure(name).map_err(|error| Fail::Reply(error_reply(&error)))?;
     let arguments: Vec<&[u8]> = args.from(2).collect();
+    let bytes: usize = arguments.iter().map(|argument| argument.len()).sum();
+    if arguments.len() > CALL_ARGUMENTS_MAX || bytes > CALL_BYTES_MAX {
+        let text = format!(
+            "ERR a call has at most {CALL_ARGUMENTS_MAX} arguments, of {CALL_BYTES_MAX} bytes together"
+        );
+        return Err(text.into());
+    }
     if core.is_own_transaction(ctx) {
-        return ctx.transaction(read_only, |ctx| run(ctx, name, &arguments)).map_err(|fail| match fail {
+        let done = ctx.transaction(procedure.is_read_only(), |ctx| run(ctx, &procedure, &arguments));
+        return done.map_err(|fail| match fail {
             Fail::Store(Error::Refused(reason)) => Fail::Reply(reason.into_bytes()),
             fail => fail,
         });
@@ -25,7 +35,7 @@ pub(super) fn call<S: Operators, V: Services>(core: &Core, ctx: &mut Ctx<'_, S, 
     if ctx.store.is_failed() {
         return Err(Fail::Store(ctx.store.failure()));
     }
-    run(ctx, name, &arguments).map_err(|fail| match fail {
+    run(ctx, &procedure, &arguments).map_err(|fail| match fail {
         // A queue goes on after a refusal without effects, and is rolled back after one with effects.
         Fail::Store(Error::Refused(reason)) if !core.in_exec || !ctx.store.is_failed() => {
             Fail::Reply(reason.into_bytes())
@@ -34,8 +44,12 @@ pub(super) fn call<S: Operators, V: Services>(core: &Core, ctx: &mut Ctx<'_, S, 
     })
 }
 
-fn run<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, name: &str, arguments: &[&[u8]]) -> Run {
-    match ctx.store.call(name, arguments)? {
+fn run<S: Operators, V: Services>(
+    ctx: &mut Ctx<'_, S, V>,
+    procedure: &FoundProcedure,
+    arguments: &[&[u8]],
+) -> Run {
+    match ctx.store.call_found(procedure, arguments)? {
         Reply::Ok => ctx.out.ok(),
         Reply::Nil => ctx.out.null(),
         Reply::Integer(number) => ctx.out.integer(number),

@@ -1,4 +1,4 @@
-//! Administrative tasks: long work that clients ask for (SAVE, BEDPLATE VERIFY), on one thread.
+//! Administrative tasks: long work that clients ask for (SAVE, BEDPLATE VERIFY, PROC LOAD), on one thread.
 //!
 //! Requests wait in a queue with a limit. When the thread is free, it takes the oldest request and all others
 //! of the same kind, and answers them with one run. The run begins after each of them was made, so a checkpoint has
@@ -78,7 +78,7 @@ impl AdminTasks {
                     }
                 }
             })
-            .map_err(|e| Error::io("start the thread for checkpoints and verifications", e))?;
+            .map_err(|e| Error::io("start the thread for administrative tasks", e))?;
         Ok(AdminTasks { queue, thread: Some(thread) })
     }
 
@@ -86,7 +86,7 @@ impl AdminTasks {
     pub(super) fn submit(&self, task: AdminTask) -> std::result::Result<Arc<AdminTaskTicket>, String> {
         let mut queue = self.queue.lock();
         if queue.waiting.len() >= ADMIN_TASKS_WAITING {
-            return Err(format!("ERR {ADMIN_TASKS_WAITING} checkpoints and verifications wait already"));
+            return Err(format!("ERR {ADMIN_TASKS_WAITING} administrative tasks wait already"));
         }
         let ticket = Arc::new(AdminTaskTicket::default());
         queue.waiting.push_back((task, ticket.clone()));

@@ -117,7 +117,7 @@ fn run_admin_task(task: AdminTask, database: &Database, store: Option<&Store>) -
                 Some(store) => store.unload_library(&library)?,
                 None => database.unload_library(&library),
             };
-            if done { Ok(library) } else { Err(Error::Config(format!("there is no library {library}"))) }
+            if done { Ok(library) } else { Err(Error::Library(format!("there is no library {library}"))) }
         }
         (AdminTask::Checkpoint, Some(store)) => {
             store.checkpoint().map(|info| format!("{} keys at timestamp {}", info.entries, info.ts))

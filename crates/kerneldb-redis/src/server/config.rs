@@ -36,8 +36,8 @@ pub struct ServerConfig {
     ///
     /// [`BatchWorkers`]: super::BatchWorkers
     pub batch_workers: Batching,
-    /// Whether clients may load, replace and remove procedures (PROC). A procedure is code that runs in the kernel: it can read and
-    /// write all data, and it is bounded by the kernel's verifier only.
+    /// Whether clients may load, replace and remove procedures (PROC). A procedure is code that runs in the kernel: it can
+    /// read and write all data, and it can read all memory of the kernel.
     pub procedure_loading: bool,
 }
 

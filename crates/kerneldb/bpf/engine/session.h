@@ -190,7 +190,7 @@ static __always_inline __u32 tx_reapable(struct kdb_ctx *ctx, __u64 tx_seq, __u6
 }
 
 /* Lets a read-write transaction fail, so that it can only be rolled back. */
-__noinline int kdb_fail(struct kdb_ctx *ctx, int status)
+__noinline int kdb_fail(struct kdb_ctx *ctx)
 {
 	struct kdb_state *state = kdb_state();
 
@@ -198,7 +198,7 @@ __noinline int kdb_fail(struct kdb_ctx *ctx, int status)
 		return KDB_ERR_BUSY;
 	if (ctx->state == KDB_TX_ACTIVE) {
 		ctx->state = KDB_TX_FAILED;
-		ctx->error = status;
+		ctx->error = KDB_ERR_ABORTED;
 	}
 	return tx_leave(ctx, KDB_OK);
 }

@@ -8,10 +8,7 @@ use std::{
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 
 use super::{Program, kernel_error};
-use crate::{
-    Error, Result,
-    layout::{KDB_LAYOUT_VERSION, kdb_config},
-};
+use crate::{Error, Result, layout::kdb_config, sdk};
 
 /// Maps by name, to be reused by further objects.
 pub type MapFds = HashMap<String, OwnedFd>;
@@ -67,9 +64,9 @@ pub(crate) fn load(spec: &ObjectSpec<'_>) -> Result<LoadedObject> {
             continue;
         }
         if name.ends_with(".rodata.abi") {
-            let built_for = map.initial_value_mut().and_then(|value| value.get(..4)).map(<[u8]>::to_vec);
-            if built_for.as_deref() != Some(&KDB_LAYOUT_VERSION.to_ne_bytes()) {
-                return Err(Error::Config(format!(
+            let built_for = map.initial_value_mut().and_then(|value| value.get(..8)).map(<[u8]>::to_vec);
+            if built_for.as_deref() != Some(&sdk::ABI.to_ne_bytes()) {
+                return Err(Error::Library(format!(
                     "{} was compiled with the headers of another version: compile it again",
                     spec.name
                 )));

@@ -21,7 +21,7 @@ use super::recovery::{Filler, RecoveryOptions, RecoveryProgress, RecoveryReport,
 use super::transfer::verify_files;
 pub use super::transfer::{dump, load, restore, verify_data_dir};
 use super::wal::{Start, Wal, WalConfig, remove_segments};
-use crate::{Config, Database, Durability, Error, Result};
+use crate::{Config, Database, Durability, Error, Result, session};
 
 /// Bytes of a log ring, per CPU and partition, if the configuration has none.
 const RING_BYTES: u32 = 16 << 20;
@@ -176,19 +176,26 @@ impl Store {
     }
 
     /// Loads a library: [`Database::load_library`]. It is kept in the data directory, if there is one, and loaded again at each start.
+    /// After [`Error::Io`] the procedures are as before, but the next start may find the new library.
     pub fn load_library(&self, library: &str, elf: &[u8], replace: bool) -> Result<Vec<String>> {
-        match self.data.as_ref().and_then(DataDir::libraries) {
-            Some(data) => libraries::load(data, &self.database, library, elf, replace),
-            None => self.database.load_library(library, elf, replace),
-        }
+        let keep = || match self.data.as_ref().and_then(DataDir::libraries) {
+            Some(data) => libraries::write(data, library, elf),
+            None => Ok(()),
+        };
+        session::load_library(self.database.engine(), library, elf, replace, keep)
     }
 
-    /// Removes a library, also from the data directory; false if there is none.
+    /// Removes a library, also from the data directory; false if there is none. After [`Error::Io`] it can still be called.
     pub fn unload_library(&self, library: &str) -> Result<bool> {
-        match self.data.as_ref().and_then(DataDir::libraries) {
-            Some(data) => libraries::unload(data, &self.database, library),
-            None => Ok(self.database.unload_library(library)),
+        let procedures = &self.database.engine().procedures;
+        let _changes = procedures.lock_changes();
+        if !procedures.all().iter().any(|(_, procedure)| &*procedure.library == library) {
+            return Ok(false);
         }
+        if let Some(data) = self.data.as_ref().and_then(DataDir::libraries) {
+            libraries::remove(data, library)?;
+        }
+        Ok(procedures.remove(library))
     }
 
     /// The log writer; `None` without a log.

@@ -2,9 +2,11 @@
 //!
 //! A library is an eBPF object with procedures. It is added, replaced and removed as a whole, under one lock, so a caller
 //! finds all of its procedures or none, and all from the same object. Calls that run keep what they have found.
+//!
+//! Locks, in order: `changes`, `by_name`.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use crate::{Error, Result, bpf::Program, limits::PROCEDURES_MAX};
 
@@ -18,49 +20,90 @@ pub(crate) struct Registered {
 
 /// All procedures, by name.
 #[derive(Default)]
-pub(crate) struct Procedures(RwLock<BTreeMap<String, Arc<Registered>>>);
+pub(crate) struct Procedures {
+    by_name: RwLock<BTreeMap<String, Arc<Registered>>>,
+    changes: Mutex<()>,
+}
 
 impl Procedures {
     /// Finds a procedure.
     pub fn find(&self, name: &str) -> Option<Arc<Registered>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+        self.by_name.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
     /// All procedures in the order of their names.
     pub fn all(&self) -> Vec<(String, Arc<Registered>)> {
-        let procedures = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let procedures = self.by_name.read().unwrap_or_else(PoisonError::into_inner);
         procedures.iter().map(|(name, procedure)| (name.clone(), procedure.clone())).collect()
     }
 
-    /// Whether there is a library.
-    pub fn has(&self, library: &str) -> bool {
-        let procedures = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        procedures.values().any(|procedure| &*procedure.library == library)
+    /// Serializes loads and removals of libraries, which also change files.
+    pub fn lock_changes(&self) -> MutexGuard<'_, ()> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a library, in the place of the library of the same name if there is one. An error changes nothing.
-    pub fn put(&self, library: &str, new: BTreeMap<String, Registered>) -> Result<()> {
-        let mut procedures = self.0.write().unwrap_or_else(PoisonError::into_inner);
+    /// Checks whether a library can be added, in the place of the library of the same name if `replace` says so.
+    pub fn check(&self, library: &str, new: &BTreeMap<String, Registered>, replace: bool) -> Result<()> {
+        let procedures = self.by_name.read().unwrap_or_else(PoisonError::into_inner);
         let others = procedures.values().filter(|procedure| &*procedure.library != library).count();
+        if !replace && others < procedures.len() {
+            return Err(Error::Library(format!("the library {library} is loaded already")));
+        }
         if others + new.len() > PROCEDURES_MAX {
-            return Err(Error::Config(format!("there are more than {PROCEDURES_MAX} procedures")));
+            return Err(Error::Library(format!("there would be more than {PROCEDURES_MAX} procedures")));
         }
         for name in new.keys() {
             if let Some(other) = procedures.get(name).filter(|other| &*other.library != library) {
                 let text = format!("the procedure {name} is in the library {} already", other.library);
-                return Err(Error::Config(text));
+                return Err(Error::Library(text));
             }
         }
+        Ok(())
+    }
+
+    /// Adds a library that [`Procedures::check`] has accepted under the same lock of changes.
+    pub fn put(&self, library: &str, new: BTreeMap<String, Registered>) {
+        let mut procedures = self.by_name.write().unwrap_or_else(PoisonError::into_inner);
         procedures.retain(|_, procedure| &*procedure.library != library);
         procedures.extend(new.into_iter().map(|(name, procedure)| (name, Arc::new(procedure))));
-        Ok(())
     }
 
     /// Removes a library; false if there is none.
     pub fn remove(&self, library: &str) -> bool {
-        let mut procedures = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut procedures = self.by_name.write().unwrap_or_else(PoisonError::into_inner);
         let before = procedures.len();
         procedures.retain(|_, procedure| &*procedure.library != library);
         procedures.len() < before
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn library(library: &str, names: std::ops::Range<usize>) -> BTreeMap<String, Registered> {
+        let procedure = || Registered { library: library.into(), read_only: false, programs: Vec::new() };
+        names.map(|i| (format!("p{i}"), procedure())).collect()
+    }
+
+    #[test]
+    fn one_procedure_past_the_limit_is_refused() {
+        let procedures = Procedures::default();
+        procedures.put("a", library("a", 0..PROCEDURES_MAX - 1));
+        let message = |result: Result<()>| result.unwrap_err().to_string();
+        let two = library("b", PROCEDURES_MAX - 1..PROCEDURES_MAX + 1);
+        assert!(message(procedures.check("b", &two, false)).contains("more than 256"));
+        let one = library("b", PROCEDURES_MAX - 1..PROCEDURES_MAX);
+        procedures.check("b", &one, false).unwrap();
+        procedures.put("b", one);
+        let more = library("c", PROCEDURES_MAX..PROCEDURES_MAX + 1);
+        assert!(message(procedures.check("c", &more, false)).contains("more than 256"));
+        // A library that is replaced gives its place up.
+        procedures.check("a", &library("a", 0..PROCEDURES_MAX - 1), true).unwrap();
+        assert!(message(procedures.check("a", &library("a", 0..1), false)).contains("loaded already"));
+        assert_eq!(procedures.all().len(), PROCEDURES_MAX);
+        assert!(procedures.remove("b") && !procedures.remove("b"));
+        assert!(message(procedures.check("c", &library("c", 0..1), true)).contains("in the library a"));
+        assert_eq!(procedures.all().len(), PROCEDURES_MAX - 1);
     }
 }

@@ -1,11 +1,13 @@
 //! The call of a procedure by name: its arguments and its reply (`bpf/include/bedplate/procedure.h`).
 
+use std::sync::Arc;
+
 use super::operators::{Io, Session, error};
 use crate::{
     Error, Result,
     engine::{Engine, Registered},
     layout::*,
-    limits::{CALL_ARGUMENTS_MAX, CALL_BYTES_MAX},
+    limits::{CALL_ARGUMENTS_MAX, CALL_BYTES_MAX, KEY_MAX, TX_WRITE_BYTES, VALUE_MAX},
 };
 
 /// The reply of a procedure.
@@ -19,6 +21,17 @@ pub enum Reply {
     Integer(i64),
     /// A byte string.
     Value(Vec<u8>),
+}
+
+/// A procedure that was found by its name.
+#[derive(Clone)]
+pub struct FoundProcedure(Arc<Registered>);
+
+impl FoundProcedure {
+    /// Whether it only reads.
+    pub fn is_read_only(&self) -> bool {
+        self.0.read_only
+    }
 }
 
 /// The call in the element of `kdb_calls` that belongs to a claimed I/O buffer.
@@ -43,6 +56,11 @@ impl<'a> Call<'a> {
             (*target).reply = KDB_REPLY_OK;
             (*target).observed_ts = 0;
             (*target).text_len = 0;
+            (*target).number = 0;
+            // An earlier call of another client may have left a key and a value.
+            let io = db.ios.get(index);
+            (*io).klen = 0;
+            (*io).vlen = 0;
             let mut at = 0;
             for (i, argument) in arguments.iter().enumerate() {
                 (*target).argument[i] = kdb_argument { at: at as u32, len: argument.len() as u32 };
@@ -88,8 +106,8 @@ impl<'a> Call<'a> {
 }
 
 impl Session {
-    /// Runs the body of a procedure in the open transaction. If it needs memory or has to wait for something, the transaction
-    /// has failed, and the caller begins anew.
+    /// Runs a procedure in the open transaction. The transaction fails if the procedure does not succeed after it has written,
+    /// because a repetition would write again.
     fn call_open(&self, procedure: &Registered, arguments: &[&[u8]]) -> Result<Reply> {
         let partition = arguments.first().map_or(0, |key| self.db.control.partition_of(key));
         if self.db.wants_memory(partition) {
@@ -101,9 +119,22 @@ impl Session {
         let io = Io::claim(&self.db);
         let call = Call::new(&self.db, io.index(), arguments)?;
         let committed = self.db.committed(partition);
+        let before = self.bytes();
         let status = procedure.programs[partition as usize]
             .run(&mut [u64::from(self.index), u64::from(io.index())])?;
         self.observed_ts.set(self.observed_ts.get().max(call.observed_ts()));
+        if status != KDB_OK && self.bytes() != before {
+            // The reaper may be at work, for microseconds.
+            while self.run_plain(KDB_OP_FAIL, 0)? == KDB_ERR_BUSY {
+                std::thread::yield_now();
+            }
+        }
+        if status == KDB_ERR_WAL_FULL {
+            let ring = self.db.config().wal_ring_bytes;
+            if self.bytes() as usize + VALUE_MAX + KEY_MAX + TX_WRITE_BYTES > ring as usize {
+                return Err(Error::CallTooLarge(ring));
+            }
+        }
         if status != KDB_ERR_NO_MEMORY {
             self.memory.end();
             self.calls_without_memory.set(0);
@@ -121,42 +152,57 @@ impl Session {
         Err(Error::NoMemory)
     }
 
+    /// Bytes that the writes of the open transaction count.
+    fn bytes(&self) -> u32 {
+        // SAFETY: in bounds; only this session's operators write the field, and none runs.
+        unsafe { (&raw const (*self.db.control.contexts.get(self.index)).bytes).read_volatile() }
+    }
+
+    /// Finds a procedure by name, for [`Session::call_found`]; [`Error::NoProcedure`] if there is none.
+    pub fn find_procedure(&self, name: &str) -> Result<FoundProcedure> {
+        let found = self.db.procedures.find(name);
+        found.map(FoundProcedure).ok_or_else(|| Error::NoProcedure(name.to_owned()))
+    }
+
     /// Calls a procedure by name ([`Database::load_library`](crate::Database::load_library)).
     ///
     /// Inside of a transaction the procedure is a part of it. Outside, the call is a transaction of its own, which is committed if
-    /// the procedure succeeds and is rolled back otherwise. With several partitions, the procedure works on the partition of its
-    /// first argument as a key.
+    /// the procedure succeeds and is rolled back otherwise. [`Session::take_observed_ts`] then includes its commit. With several
+    /// partitions, the procedure works on the partition of its first argument as a key.
     ///
     /// # Errors
     ///
     /// [`Error::NoProcedure`], [`Error::Refused`], [`Error::TooLarge`] for too many or too long arguments
-    /// ([`crate::limits::CALL_ARGUMENTS_MAX`], [`crate::limits::CALL_BYTES_MAX`]), [`Error::OtherPartition`], and those of the
-    /// operators that the procedure runs. After an [`Error::is_transient`] error outside of a transaction, the caller may repeat the
-    /// call. Inside of a transaction each error fails it, with two exceptions: [`Error::NoProcedure`], and [`Error::Refused`] by a
-    /// procedure that has not written. [`Session::is_failed`] tells which.
+    /// ([`crate::limits::CALL_ARGUMENTS_MAX`], [`crate::limits::CALL_BYTES_MAX`]), [`Error::OtherPartition`],
+    /// [`Error::CallTooLarge`], and those of the operators that the procedure runs. After an [`Error::is_transient`] error outside of a
+    /// transaction, the caller may repeat the call. Inside of a transaction an error fails it if the procedure had written before, or
+    /// if the error of an operator does. [`Session::is_failed`] tells.
     pub fn call(&mut self, name: &str, arguments: &[&[u8]]) -> Result<Reply> {
-        let procedure = self.db.procedures.find(name);
-        let procedure = procedure.ok_or_else(|| Error::NoProcedure(name.to_owned()))?;
+        let procedure = self.find_procedure(name)?;
+        self.call_found(&procedure, arguments)
+    }
+
+    /// The same for a procedure that was found before. It is called even if it has been replaced or removed since.
+    pub fn call_found(&mut self, procedure: &FoundProcedure, arguments: &[&[u8]]) -> Result<Reply> {
+        let FoundProcedure(procedure) = procedure;
         if self.in_transaction() {
             if self.is_failed() {
                 return Err(self.failure());
             }
-            return self.call_open(&procedure, arguments);
+            return self.call_open(procedure, arguments);
         }
         match procedure.read_only {
             true => self.begin_read_only()?,
             false => self.begin()?,
         }
-        let done = self.call_open(&procedure, arguments).and_then(|reply| self.commit().map(|_| reply));
+        let done = self.call_open(procedure, arguments).and_then(|reply| {
+            let commit_ts = self.commit()?;
+            self.observed_ts.set(self.observed_ts.get().max(commit_ts));
+            Ok(reply)
+        });
         if done.is_err() {
             self.rollback()?;
         }
         done
-    }
-
-    /// Whether a procedure only reads; [`Error::NoProcedure`] if there is none of this name.
-    pub fn is_read_only_procedure(&self, name: &str) -> Result<bool> {
-        let procedure = self.db.procedures.find(name);
-        procedure.map(|procedure| procedure.read_only).ok_or_else(|| Error::NoProcedure(name.to_owned()))
     }
 }

@@ -40,26 +40,28 @@ fn check_name(name: &str) -> Result<()> {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
     match fits {
         true => Ok(()),
-        false => Err(Error::Config(format!(
+        false => Err(Error::Library(format!(
             "a library's name has 1 to {LIBRARY_NAME_MAX} letters, digits, dashes and underscores"
         ))),
     }
 }
 
-/// Loads a library; returns the names of its procedures.
-pub(crate) fn load(db: &Arc<Engine>, library: &str, elf: &[u8], replace: bool) -> Result<Vec<String>> {
+/// Lets the kernel verify the procedures of a library that is to be loaded.
+fn verify(db: &Arc<Engine>, library: &str, elf: &[u8]) -> Result<BTreeMap<String, Registered>> {
     check_name(library)?;
     if elf.len() > LIBRARY_BYTES_MAX {
-        return Err(Error::Config(format!("an object has at most {} MiB", LIBRARY_BYTES_MAX >> 20)));
-    }
-    if !replace && db.procedures.has(library) {
-        return Err(Error::Config(format!("the library {library} is loaded already")));
+        return Err(Error::Library(format!("an object has at most {} MiB", LIBRARY_BYTES_MAX >> 20)));
     }
     let mut procedures: BTreeMap<String, Registered> = BTreeMap::new();
     for partition in 0..db.config().partitions {
         let attachment =
             Attachment { name: library, elf, partition, constants: &[], maps: MapFds::new(), entries: &[] };
-        let object = attach::load(db, attachment)?;
+        let object = attach::load(db, attachment).map_err(|error| match error {
+            Error::Kernel { .. } => {
+                Error::Library(format!("{error}; the standard error of this process has the reason"))
+            }
+            error => error,
+        })?;
         for (name, section) in object.programs() {
             let Some((_, read_only)) = SECTIONS.iter().find(|(known, _)| section == *known) else { continue };
             let program = object.program(&name)?;
@@ -71,10 +73,26 @@ pub(crate) fn load(db: &Arc<Engine>, library: &str, elf: &[u8], replace: bool) -
             procedure.programs.push(program);
         }
     }
-    if procedures.is_empty() {
-        return Err(Error::Config("the object has no procedure: define one with KDB_PROCEDURE".into()));
+    match procedures.is_empty() {
+        true => Err(Error::Library("the object has no procedure: define one with KDB_PROCEDURE".into())),
+        false => Ok(procedures),
     }
+}
+
+/// Loads a library; returns the names of its procedures. `keep` is called before anybody can call them. Its error prevents
+/// the load.
+pub(crate) fn load(
+    db: &Arc<Engine>,
+    library: &str,
+    elf: &[u8],
+    replace: bool,
+    keep: impl FnOnce() -> Result<()>,
+) -> Result<Vec<String>> {
+    let procedures = verify(db, library, elf)?;
     let names = procedures.keys().cloned().collect();
-    db.procedures.put(library, procedures)?;
+    let _changes = db.procedures.lock_changes();
+    db.procedures.check(library, &procedures, replace)?;
+    keep()?;
+    db.procedures.put(library, procedures);
     Ok(names)
 }

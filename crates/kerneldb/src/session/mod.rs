@@ -13,7 +13,7 @@ mod trace;
 mod trace_program;
 
 pub use application::{ACCOUNTS, Application, VOTER};
-pub use call::Reply;
+pub use call::{FoundProcedure, Reply};
 pub use library::ProcedureInfo;
 pub(crate) use library::{list as list_procedures, load as load_library};
 pub use operators::Session;

@@ -147,6 +147,8 @@ impl Session {
         };
         // The index may have served a session that was not logged.
         session.set_logged(true);
+        // SAFETY: in bounds; the index is this session's, so no program uses its context.
+        unsafe { (*session.ctx()).app = [0; 8] };
         session
     }
 
@@ -251,7 +253,7 @@ impl Session {
     }
 
     /// Runs an operator without a key.
-    fn run_plain(&self, op: u32, partition: u32) -> Result<u32> {
+    pub(super) fn run_plain(&self, op: u32, partition: u32) -> Result<u32> {
         let io = Io::claim(&self.db);
         self.run(op, partition, io.index)
     }

@@ -19,6 +19,7 @@ enum kdb_op {
 	KDB_OP_COMMIT_RO,
 	KDB_OP_ROLLBACK,
 	KDB_OP_RELEASE,
+	KDB_OP_FAIL,
 };
 
 #define KDB_TRACE_OPS 4096u

@@ -149,7 +149,7 @@ struct kdb_io {
 #define KDB_CALL_BYTES 65536u     /* bytes of all arguments of one call together; power of two */
 #define KDB_CALL_TEXT 128u        /* bytes of the reason of a refusal */
 
-/* What a call replies if the procedure does not refuse it. */
+/* The reply of a call that is not refused. */
 enum kdb_reply {
 	KDB_REPLY_OK = 0,
 	KDB_REPLY_NIL = 1,

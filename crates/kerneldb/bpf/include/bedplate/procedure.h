@@ -23,7 +23,8 @@
  *
  * A procedure runs in the caller's transaction. If the caller has none open, the procedure has a transaction of its own, which
  * is committed if the procedure returns KDB_OK and is rolled back otherwise. If a procedure refuses a call, or ends in an Error
- * state, after it has written, the caller's transaction fails as a whole. So a procedure has all of its effects or none.
+ * state, after it has written, the caller's transaction fails as a whole. So a procedure has all of its effects on the database
+ * or none. Maps and variables of the object's own are outside of this.
  *
  * The procedure works on one partition: that of its first argument as a key. Other keys than those of this partition
  * end in KDB_ERR_PARTITION. A database of up to 4 GiB has one partition.
@@ -35,19 +36,21 @@
 #ifndef BEDPLATE_PROCEDURE_H
 #define BEDPLATE_PROCEDURE_H
 
+#include <bedplate/abi.h>
 #include <bedplate/kdb.h>
 
 /* The license of the object's programs: the kernel lets them call its functions. */
 #define KDB_LICENSE(text) char LICENSE[] SEC("license") = text
 
-/* The layout for which the object was compiled. A database with another one refuses to load it. */
-const volatile __u32 kdb_layout_version SEC(".rodata.abi") = KDB_LAYOUT_VERSION;
+/* Identifies these headers. An object has code of the engine, so a database that was built with other headers refuses it. */
+const volatile __u64 kdb_abi SEC(".rodata.abi") = KDB_ABI;
 
 /* A call, as the functions below take it. */
 struct kdb_proc {
-	struct kdb_ctx *ctx;      /* the session; ctx->app is the procedure's own state in it */
+	struct kdb_ctx *ctx;      /* the session; ctx->app is for all procedures, and zero at first */
 	struct kdb_call *call;
-	struct kdb_io *io;        /* key and value */
+	struct kdb_io *io;        /* key and value; both are empty when the call begins */
+	int read_only;            /* a constant of the procedure */
 };
 
 struct kdb_proc_arguments {
@@ -55,29 +58,31 @@ struct kdb_proc_arguments {
 	__u64 io;
 };
 
-#define KDB_PROCEDURE_IN(section, name)                                                                \
+#define KDB_PROCEDURE_IN(section, name, only_reads)                                                    \
 	static __always_inline int name##_body(struct kdb_proc *p);                                    \
 	SEC(section) int name(struct kdb_proc_arguments *arguments)                                    \
 	{                                                                                              \
-		__u32 session = arguments->session, io = arguments->io, bytes;                         \
+		__u32 session = arguments->session, io = arguments->io;                                \
 		struct kdb_proc p = {                                                                  \
 			.ctx = bpf_map_lookup_elem(&kdb_contexts, &session),                           \
 			.call = bpf_map_lookup_elem(&kdb_calls, &io),                                  \
 			.io = bpf_map_lookup_elem(&kdb_ios, &io),                                      \
+			.read_only = only_reads,                                                       \
 		};                                                                                     \
 		USE_ARENA();                                                                           \
 		if (!p.ctx || !p.call || !p.io)                                                        \
 			return KDB_ERR_STATE;                                                          \
-		bytes = p.ctx->bytes;                                                                  \
-		return kdb_proc_end(&p, bytes, name##_body(&p));                                       \
+		int status = name##_body(&p);                                                          \
+		return status < KDB_REFUSED ? KDB_OK : status;                                         \
 	}                                                                                              \
 	static __always_inline int name##_body(struct kdb_proc *p)
 
 /* Defines a procedure. It returns KDB_OK, kdb_refuse(), or an Error state. */
-#define KDB_PROCEDURE(name) KDB_PROCEDURE_IN("raw_tp/procedure", name)
+#define KDB_PROCEDURE(name) KDB_PROCEDURE_IN("raw_tp/procedure", name, 0)
 
-/* Defines a procedure that only reads. Outside of a transaction it has a snapshot, so it takes no locks. */
-#define KDB_READ_ONLY_PROCEDURE(name) KDB_PROCEDURE_IN("raw_tp/read_only_procedure", name)
+/* Defines a procedure that only reads: its writes end in KDB_ERR_STATE. Outside of a transaction it has a snapshot, so it takes no
+ * locks. */
+#define KDB_READ_ONLY_PROCEDURE(name) KDB_PROCEDURE_IN("raw_tp/read_only_procedure", name, 1)
 
 /* The status of a step. Ends the procedure if the step was refused or ended in an Error state. */
 #define KDB_TRY(step)                                                                                  \
@@ -87,16 +92,6 @@ struct kdb_proc_arguments {
 			return status_;                                                                \
 		status_;                                                                               \
 	})
-
-/* What follows the procedure: its status, and whether the caller's transaction goes on. */
-static __always_inline int kdb_proc_end(struct kdb_proc *p, __u32 bytes, int status)
-{
-	if (status < KDB_REFUSED)
-		return KDB_OK;
-	if (status > KDB_REFUSED || p->ctx->bytes != bytes)
-		kdb_fail(p->ctx, status);
-	return status;
-}
 
 /* Refuses the call. The caller gets the text, a string literal of up to 127 bytes, as an error. By custom it begins with a code in
  * upper case. */
@@ -325,19 +320,27 @@ static __always_inline int kdb_observe(struct kdb_proc *p, int status)
 	return status;
 }
 
-/* Reads the key's value: KDB_OK and the value is in p->io, or KDB_NOT_FOUND. */
+/* Reads the key's value: KDB_OK and the value is in p->io, or KDB_NOT_FOUND and the value is empty. */
 static __always_inline int kdb_read(struct kdb_proc *p)
 {
+	int status;
+
 	kdb_prepare(p, 0, 0);
 	if (p->ctx->state == KDB_TX_READ_ONLY)
-		return kdb_observe(p, kdb_get_ro(p->ctx, p->io));
-	return kdb_observe(p, kdb_get(p->ctx, p->io));
+		status = kdb_get_ro(p->ctx, p->io);
+	else
+		status = kdb_get(p->ctx, p->io);
+	if (status != KDB_OK)
+		p->io->vlen = 0;
+	return kdb_observe(p, status);
 }
 
 /* Writes the value. `flags`: KDB_IO_IF_ABSENT, KDB_IO_IF_PRESENT, KDB_IO_KEEP_TTL. `expire_ms`: when the key expires, in
  * milliseconds since the Unix epoch; 0 = never. KDB_MISMATCH or KDB_NOT_FOUND if the condition does not hold. */
 static __always_inline int kdb_write_with(struct kdb_proc *p, __u32 flags, __u64 expire_ms)
 {
+	if (p->read_only)
+		return KDB_ERR_STATE;
 	kdb_prepare(p, flags, expire_ms);
 	return kdb_observe(p, kdb_set(p->ctx, p->io));
 }
@@ -358,6 +361,8 @@ static __always_inline int kdb_write_integer(struct kdb_proc *p, __s64 number)
 /* Deletes the key: KDB_OK, or KDB_NOT_FOUND. */
 static __always_inline int kdb_delete(struct kdb_proc *p)
 {
+	if (p->read_only)
+		return KDB_ERR_STATE;
 	kdb_prepare(p, 0, 0);
 	return kdb_observe(p, kdb_del(p->ctx, p->io));
 }
@@ -380,7 +385,7 @@ static __always_inline int kdb_reply_integer(struct kdb_proc *p, __s64 number)
 	return KDB_OK;
 }
 
-/* Replies the value in p->io. */
+/* Replies the value that the call has when the procedure ends. So the procedure sets no other value afterwards. */
 static __always_inline int kdb_reply_value(struct kdb_proc *p)
 {
 	p->call->reply = KDB_REPLY_VALUE;
