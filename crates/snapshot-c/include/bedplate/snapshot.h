@@ -643,7 +643,9 @@ int bp_snapshot_check(struct bp_snapshot snapshot);
  # Safety
  `info` has `size` writable bytes, or is NULL.
  */
-int bp_snapshot_get_info(struct bp_snapshot snapshot, struct bp_snapshot_info *info, size_t size);
+int bp_snapshot_get_info(struct bp_snapshot snapshot,
+                         struct bp_snapshot_info *info,
+                         size_t size);
 
 /*
  Gives the moment of a snapshot, for bp_snapshot_changed_since(). The memory must track changes.
@@ -651,8 +653,7 @@ int bp_snapshot_get_info(struct bp_snapshot snapshot, struct bp_snapshot_info *i
  # Safety
  `bookmark` is writable or NULL.
  */
-int bp_snapshot_get_bookmark(struct bp_snapshot snapshot,
-                             struct bp_snapshot_bookmark *bookmark);
+int bp_snapshot_get_bookmark(struct bp_snapshot snapshot, struct bp_snapshot_bookmark *bookmark);
 
 /*
  Gives the parts of a memory that were written between an earlier snapshot, whose bookmark is `earlier`, and this snapshot:
