@@ -10,23 +10,12 @@ use std::{
     ffi::OsStr,
     hash::{Hash, Hasher},
     path::{Path, PathBuf},
-    process::Command,
 };
 
 use libbpf_cargo::SkeletonBuilder;
 
-/// The eBPF programs need a clang that knows arenas' address spaces and the v4 instruction set.
-fn clang() -> String {
-    println!("cargo:rerun-if-env-changed=CLANG");
-    let candidates =
-        env::var("CLANG").into_iter().chain(["clang-19", "clang-20", "clang-21", "clang"].map(String::from));
-    for candidate in candidates {
-        if Command::new(&candidate).arg("--version").output().is_ok_and(|out| out.status.success()) {
-            return candidate;
-        }
-    }
-    panic!("clang 19 or newer is needed to compile the eBPF programs: run `make setup`, or set CLANG");
-}
+#[path = "src/toolchain.rs"]
+mod toolchain;
 
 /// Writes a list of the headers, with their paths and contents, for programs that compile procedures, and a header with a number
 /// that identifies them.
@@ -56,8 +45,6 @@ fn embed_headers(bpf: &Path, out: &Path) {
     let folder = out.join("include/bedplate");
     std::fs::create_dir_all(&folder).expect("create a folder for a generated header");
     std::fs::write(folder.join("abi.h"), header).expect("write the generated header");
-    std::fs::write(out.join("abi.rs"), format!("{:#018x}", hasher.finish()))
-        .expect("write the number of the headers");
 }
 
 fn main() {
@@ -65,11 +52,11 @@ fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").unwrap());
     let include = root.join("bpf/include");
     println!("cargo:rerun-if-changed=bpf");
-
-    let multiarch = Command::new("gcc").arg("-print-multiarch").output();
-    let multiarch = multiarch.ok().and_then(|o| String::from_utf8(o.stdout).ok()).unwrap_or_default();
-    let system = format!("/usr/include/{}", multiarch.trim());
-    let clang = clang();
+    println!("cargo:rerun-if-env-changed=CLANG");
+    let system = toolchain::system_include();
+    let clang = toolchain::clang();
+    let clang = clang
+        .expect("clang 19 or newer is needed to compile the eBPF programs: run `make setup`, or set CLANG");
     println!("cargo:bpf={}", root.join("bpf").display());
     println!("cargo:include={}", include.display());
     println!("cargo:clang={clang}");
@@ -77,7 +64,7 @@ fn main() {
     embed_headers(&root.join("bpf"), &out);
     let generated = out.join("include");
     // The hash-map engine is for kernels without arenas, which do not know the v4 instruction set either.
-    let arena = ["-DKDB_ENGINE_ARENA", "-mcpu=v4"];
+    let arena = toolchain::ARENA;
     let hashmap = ["-DKDB_ENGINE_HASHMAP", "-mcpu=v3"];
     for (source, name, engine) in [
         ("bpf/calls.bpf.c", "calls_arena", arena),
@@ -87,33 +74,24 @@ fn main() {
         ("bpf/examples/voter.bpf.c", "voter", arena),
         ("bpf/examples/accounts.bpf.c", "accounts", arena),
     ] {
+        let folders = [include.as_os_str(), generated.as_os_str(), OsStr::new(&system)];
+        let folders = folders.into_iter().flat_map(|folder| [OsStr::new("-I"), folder]);
+        let options = toolchain::OPTIONS.into_iter().chain(["-Werror"]).chain(engine).map(OsStr::new);
         SkeletonBuilder::new()
             .source(root.join(source))
             .clang(&clang)
-            .clang_args([
-                OsStr::new("-I"),
-                include.as_os_str(),
-                OsStr::new("-I"),
-                generated.as_os_str(),
-                OsStr::new("-I"),
-                OsStr::new(&system),
-                OsStr::new("-O2"),
-                OsStr::new("-g"),
-                OsStr::new("-Wall"),
-                OsStr::new("-Wno-unused-function"),
-                OsStr::new("-Werror"),
-                OsStr::new(engine[0]),
-                OsStr::new(engine[1]),
-            ])
+            .clang_args(options.chain(folders))
             .obj(out.join(format!("{name}.bpf.o")))
             .build()
             .unwrap_or_else(|e| panic!("{source}: {e:#}"));
     }
 
-    let headers = "#include <linux/types.h>\n#include <bedplate/layout.h>\n#include <bedplate/calls.h>\n";
+    let headers = ["linux/types.h", "bedplate/layout.h", "bedplate/calls.h", "bedplate/abi.h"];
+    let headers: String = headers.iter().map(|header| format!("#include <{header}>\n")).collect();
     bindgen::Builder::default()
-        .header_contents("shared.h", headers)
+        .header_contents("shared.h", &headers)
         .clang_arg(format!("-I{}", include.display()))
+        .clang_arg(format!("-I{}", generated.display()))
         .clang_arg(format!("-I{system}"))
         .allowlist_item("kdb_.*|KDB_.*")
         .prepend_enum_name(false)

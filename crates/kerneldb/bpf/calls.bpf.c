@@ -14,6 +14,20 @@ struct call_args {
 	__u64 io;
 };
 
+/* Lets a read-write transaction fail, so that it can only be rolled back. */
+static __always_inline int fail(struct kdb_ctx *ctx)
+{
+	struct kdb_state *state = kdb_state();
+
+	if (!ctx || !state || !ctx_take(state, ctx))
+		return KDB_ERR_BUSY;
+	if (ctx->state == KDB_TX_ACTIVE) {
+		ctx->state = KDB_TX_FAILED;
+		ctx->error = KDB_ERR_ABORTED;
+	}
+	return tx_leave(ctx, KDB_OK);
+}
+
 static __always_inline int run(__u64 op, struct kdb_ctx *ctx, struct kdb_io *io)
 {
 	switch (op) {
@@ -48,7 +62,7 @@ static __always_inline int run(__u64 op, struct kdb_ctx *ctx, struct kdb_io *io)
 	case KDB_OP_RELEASE:
 		return kdb_release(ctx);
 	case KDB_OP_FAIL:
-		return kdb_fail(ctx);
+		return fail(ctx);
 	}
 	return KDB_ERR_STATE;
 }

@@ -10,8 +10,8 @@ use std::{
 };
 
 use crate::{
-    Application, Error, ExpiryStats, LogReader, LogTxn, Procedure, ProcedureInfo, Replayer, Result, Session,
-    Snapshot, Timeouts, Trace, Verified,
+    Application, Error, ExpiryStats, LogReader, LogTxn, ProcedureInfo, Replayer, Result, Session, Snapshot,
+    Timeouts, Trace, Verified,
     attach::{self, Attachment, LoadedObject},
     config::Config,
     engine::{DumpMethod, Engine, HeapStats},
@@ -70,15 +70,6 @@ impl Database {
     /// `bedplate/kdb.h` (folder `bpf/include` of this crate).
     pub fn load_application(&self, elf: &[u8], partition: u32) -> Result<Application> {
         Application::load(self.engine.clone(), elf, partition)
-    }
-
-    /// Loads a compiled object that is one procedure, on a database with one partition. The procedure is the program
-    /// `entry`, as with [`Database::load_application`].
-    pub fn load_procedure(&self, elf: &[u8], entry: &str) -> Result<Procedure> {
-        if self.config().partitions != 1 {
-            return Err(Error::Config("procedures need a database with one partition".into()));
-        }
-        self.load_application(elf, 0)?.procedure(entry)
     }
 
     /// Loads a library: a compiled object with procedures (`bedplate/procedure.h`), which sessions then call by name

@@ -103,8 +103,8 @@ impl Faulty {
         self.disk().dead
     }
 
-    /// Makes the power fail and return. Of the blocks written since the last sync, some stay, some are lost, and some pages are
-    /// torn between two sectors. Returns the number of torn pages.
+    /// Makes the power fail and return. Some blocks that were written since the last sync stay, others are lost, and some
+    /// pages are torn between two sectors. Returns the number of torn pages.
     pub fn crash(&self) -> usize {
         let mut disk = self.disk();
         disk.dead = false;

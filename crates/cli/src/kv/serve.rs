@@ -12,8 +12,8 @@ use anyhow::Context;
 use bedplate_kerneldb::checkpoint::CheckpointConfig;
 use bedplate_kerneldb::recovery::{RecoveryOptions, RecoveryPhase, RecoveryProgress};
 use bedplate_kerneldb::wal::WalConfig;
-use bedplate_kerneldb::{Config, Durability, Store, StoreConfig, Timeouts};
-use bedplate_kerneldb_redis::server::{Batching, Preparation, Server, ServerConfig, read_library};
+use bedplate_kerneldb::{Config, Durability, Store, StoreConfig, Timeouts, read_library};
+use bedplate_kerneldb_redis::server::{Batching, Preparation, Server, ServerConfig};
 use clap::ValueEnum;
 
 use super::{progress, target};

@@ -1,7 +1,6 @@
 //! Procedures: CALL, and PROC for the libraries that have them.
 
-use bedplate_kerneldb::limits::{CALL_ARGUMENTS_MAX, CALL_BYTES_MAX};
-use bedplate_kerneldb::{Error, FoundProcedure, Reply};
+use bedplate_kerneldb::{FoundProcedure, Reply};
 
 use super::admin::admin_task;
 use super::exec::{Ctx, Fail, Run, error_reply};
@@ -15,32 +14,22 @@ use crate::resp::Args;
 /// Runs CALL: in the open transaction, or in one of its own, which is tried again as those of other commands are.
 pub(super) fn call<S: Operators, V: Services>(core: &Core, ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
     let name = std::str::from_utf8(args.get(1)).map_err(|_| "ERR a procedure's name is text")?;
-    // Before the procedure has run, an error is the client's mistake, which fails no transaction.
-    let procedure = ctx.store.find_procedure(name).map_err(|error| Fail::Reply(error_reply(&error)))?;
     let arguments: Vec<&[u8]> = args.from(2).collect();
-    let bytes: usize = arguments.iter().map(|argument| argument.len()).sum();
-    if arguments.len() > CALL_ARGUMENTS_MAX || bytes > CALL_BYTES_MAX {
-        let text = format!(
-            "ERR a call has at most {CALL_ARGUMENTS_MAX} arguments, of {CALL_BYTES_MAX} bytes together"
-        );
-        return Err(text.into());
-    }
-    if core.is_own_transaction(ctx) {
-        let done = ctx.transaction(procedure.is_read_only(), |ctx| run(ctx, &procedure, &arguments));
-        return done.map_err(|fail| match fail {
-            Fail::Store(Error::Refused(reason)) => Fail::Reply(reason.into_bytes()),
-            fail => fail,
-        });
-    }
-    if ctx.store.is_failed() {
+    let is_own = core.is_own_transaction(ctx);
+    if !is_own && ctx.store.is_failed() {
         return Err(Fail::Store(ctx.store.failure()));
     }
-    run(ctx, &procedure, &arguments).map_err(|fail| match fail {
-        // A queue goes on after a refusal without effects, and is rolled back after one with effects.
-        Fail::Store(Error::Refused(reason)) if !core.in_exec || !ctx.store.is_failed() => {
-            Fail::Reply(reason.into_bytes())
+    let done = ctx.store.find_procedure(name).map_err(Fail::from).and_then(|procedure| match is_own {
+        true => ctx.transaction(procedure.is_read_only(), |ctx| run(ctx, &procedure, &arguments)),
+        false => run(ctx, &procedure, &arguments),
+    });
+    done.map_err(|fail| match fail {
+        // A transient error is tried again. A queue is rolled back after an error with effects, and goes on after others.
+        Fail::Store(error) if error.is_transient() || core.in_exec && ctx.store.is_failed() => {
+            Fail::Store(error)
         }
-        fail => fail,
+        Fail::Store(error) => Fail::Reply(error_reply(&error)),
+        reply => reply,
     })
 }
 

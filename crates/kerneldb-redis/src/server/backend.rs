@@ -9,13 +9,12 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::admin_tasks::AdminTasks;
 use super::gate::Gate;
-use super::library;
 use super::programs::Programs;
 use super::statistics::{Statistics, Totals};
 use super::stats::{Counters, ServerStats};
 use super::verify;
 use crate::command::{AdminTask, AdminTaskTicket, KernelActivity, Keyspace, Memory, ServerState, Services};
-use bedplate_kerneldb::{Database, Error, ProcedureInfo, Result, SnapshotItem, Store};
+use bedplate_kerneldb::{Database, Error, ProcedureInfo, Result, SnapshotItem, Store, read_library};
 
 /// The database behind a server, with or without a store that makes it durable. `Send + Sync`.
 pub(super) struct Backend {
@@ -27,7 +26,7 @@ pub(super) struct Backend {
     tasks: AdminTasks,
     statistics: Statistics,
     gate: Gate,
-    may_load: bool,
+    procedure_loading: bool,
 }
 
 impl Backend {
@@ -36,7 +35,7 @@ impl Backend {
         store: Option<Arc<Store>>,
         programs: Arc<Programs>,
         server: Arc<ServerState>,
-        may_load: bool,
+        procedure_loading: bool,
     ) -> Result<Self> {
         let positions = database.snapshot()?.positions();
         let tasks = AdminTasks::start({
@@ -45,7 +44,17 @@ impl Backend {
         })?;
         let totals = Totals::new(programs.stats()?, &database.stats(), &database.expiry_stats());
         let (statistics, gate) = (Statistics::new(totals), programs.gate()?);
-        Ok(Backend { database, store, programs, server, positions, tasks, statistics, gate, may_load })
+        Ok(Backend {
+            database,
+            store,
+            programs,
+            server,
+            positions,
+            tasks,
+            statistics,
+            gate,
+            procedure_loading,
+        })
     }
 
     /// Whether a shutdown has its checkpoint, so that the server is to stop.
@@ -105,7 +114,7 @@ impl Backend {
 fn run_admin_task(task: AdminTask, database: &Database, store: Option<&Store>) -> Result<String> {
     match (task, store) {
         (AdminTask::LoadLibrary { file, replace }, store) => {
-            let (library, elf) = library::read(Path::new(&file))?;
+            let (library, elf) = read_library(Path::new(&file))?;
             match store {
                 Some(store) => store.load_library(&library, &elf, replace),
                 None => database.load_library(&library, &elf, replace),
@@ -186,7 +195,9 @@ impl Services for Backend {
         if self.store.is_none() && task == AdminTask::Checkpoint {
             return Err(Self::no_data_dir());
         }
-        if !self.may_load && matches!(task, AdminTask::LoadLibrary { .. } | AdminTask::UnloadLibrary(_)) {
+        if !self.procedure_loading
+            && matches!(task, AdminTask::LoadLibrary { .. } | AdminTask::UnloadLibrary(_))
+        {
             return Err(
                 "ERR clients may not load procedures: start the server with --allow-procedure-loading, or \
                         with --procedure FILE"

@@ -18,7 +18,7 @@
 //! `listener`, `local` (the fast path of local clients), `client` (one connection),
 //! `event_loop` (the thread), `dialogue` and `backend` (the seam to the command layer
 //! and to the database), `workers` (scheduling of the kernel's senders), `activity` and `idle` (the load that decides it),
-//! `admin_tasks` (checkpoints, verifications and libraries), `library` (their files), `gate` (pauses), `wake`, `stats`, `statistics` (for INFO), `config`.
+//! `admin_tasks` (checkpoints, verifications and libraries), `gate` (pauses), `wake`, `stats`, `statistics` (for INFO), `config`.
 
 mod activity;
 mod admin_tasks;
@@ -30,7 +30,6 @@ mod event_loop;
 mod gate;
 mod idle;
 mod layout;
-mod library;
 mod listener;
 mod local;
 mod programs;
@@ -48,7 +47,6 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 pub use config::{Batching, ServerConfig};
-pub use library::read as read_library;
 pub use stats::ServerStats;
 pub use workers::BatchWorkers;
 

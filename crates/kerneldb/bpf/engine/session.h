@@ -189,20 +189,6 @@ static __always_inline __u32 tx_reapable(struct kdb_ctx *ctx, __u64 tx_seq, __u6
 	return tx_state;
 }
 
-/* Lets a read-write transaction fail, so that it can only be rolled back. */
-__noinline int kdb_fail(struct kdb_ctx *ctx)
-{
-	struct kdb_state *state = kdb_state();
-
-	if (!ctx || !state || !ctx_take(state, ctx))
-		return KDB_ERR_BUSY;
-	if (ctx->state == KDB_TX_ACTIVE) {
-		ctx->state = KDB_TX_FAILED;
-		ctx->error = KDB_ERR_ABORTED;
-	}
-	return tx_leave(ctx, KDB_OK);
-}
-
 static __always_inline int tx_has_writes(struct kdb_ctx *ctx)
 {
 	__u32 i, n = ctx->nlocks;

@@ -8,7 +8,10 @@ use std::{
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 
 use super::{Program, kernel_error};
-use crate::{Error, Result, layout::kdb_config, sdk};
+use crate::{
+    Error, Result,
+    layout::{ABI, kdb_config},
+};
 
 /// Maps by name, to be reused by further objects.
 pub type MapFds = HashMap<String, OwnedFd>;
@@ -65,7 +68,7 @@ pub(crate) fn load(spec: &ObjectSpec<'_>) -> Result<LoadedObject> {
         }
         if name.ends_with(".rodata.abi") {
             let built_for = map.initial_value_mut().and_then(|value| value.get(..8)).map(<[u8]>::to_vec);
-            if built_for.as_deref() != Some(&sdk::ABI.to_ne_bytes()) {
+            if built_for.as_deref() != Some(&ABI.to_ne_bytes()) {
                 return Err(Error::Library(format!(
                     "{} was compiled with the headers of another version: compile it again",
                     spec.name

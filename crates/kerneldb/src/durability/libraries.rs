@@ -4,10 +4,10 @@
 //! library or the new one. The caller holds the database's lock of changes.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use crate::{Database, Error, Result, limits::LIBRARY_BYTES_MAX};
+use crate::{Database, Error, Result, session::read_library};
 
 /// Folder of the libraries in a data directory.
 const FOLDER: &str = "procedures";
@@ -70,11 +70,7 @@ pub(super) fn load_all(data: &Path, database: &Database) {
     for file in files {
         let name = file.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(SUFFIX));
         let Some(library) = name else { continue };
-        let mut elf = Vec::new();
-        let loaded = File::open(&file)
-            .and_then(|opened| opened.take(LIBRARY_BYTES_MAX as u64 + 1).read_to_end(&mut elf))
-            .map_err(failed("cannot read", &file))
-            .and_then(|_| database.load_library(library, &elf, true));
+        let loaded = read_library(&file).and_then(|(_, elf)| database.load_library(library, &elf, true));
         match loaded {
             Ok(names) => tracing::info!(library, procedures = names.len(), "loaded"),
             Err(error) => tracing::error!(library, %error, "its procedures are missing"),

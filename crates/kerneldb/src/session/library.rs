@@ -1,7 +1,12 @@
 //! Libraries: eBPF objects with procedures that sessions call by name.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
 use std::sync::Arc;
+
+use rustix::fs::{Mode, OFlags};
 
 use crate::{
     Error, Result,
@@ -44,6 +49,31 @@ fn check_name(name: &str) -> Result<()> {
             "a library's name has 1 to {LIBRARY_NAME_MAX} letters, digits, dashes and underscores"
         ))),
     }
+}
+
+/// Reads an object from a file; returns the name of its library, which is the file's name up to the first dot, and its content. A longer
+/// file than [`LIBRARY_BYTES_MAX`] is cut off one byte past it, and refused when it is loaded.
+///
+/// # Errors
+///
+/// [`Error::Io`] if the file cannot be read or is not a regular file.
+pub fn read(file: &Path) -> Result<(String, Vec<u8>)> {
+    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let library = name.split('.').next().unwrap_or_default().to_owned();
+    let mut elf = Vec::new();
+    // A pipe would block the thread until somebody writes to it.
+    let open = || -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let opened = File::from(rustix::fs::open(file, flags, Mode::empty())?);
+        match opened.metadata()?.is_file() {
+            true => Ok(opened),
+            false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")),
+        }
+    };
+    open()
+        .and_then(|opened| opened.take(LIBRARY_BYTES_MAX as u64 + 1).read_to_end(&mut elf))
+        .map_err(|error| Error::io(format!("cannot read {}", file.display()), error))?;
+    Ok((library, elf))
 }
 
 /// Lets the kernel verify the procedures of a library that is to be loaded.

@@ -14,7 +14,7 @@ mod trace_program;
 
 pub use application::{ACCOUNTS, Application, VOTER};
 pub use call::{FoundProcedure, Reply};
-pub use library::ProcedureInfo;
+pub use library::{ProcedureInfo, read as read_library};
 pub(crate) use library::{list as list_procedures, load as load_library};
 pub use operators::Session;
 pub use procedure::Procedure;

@@ -1,21 +1,18 @@
-//! Procedures: eBPF programs of an application that run operators inside the kernel (paper 5.2).
+//! Programs of an application that run operators inside the kernel and that a process runs by itself (paper 5.2). Clients call
+//! procedures by name instead (`call`).
 //!
-//! A procedure is a C file that includes `<bedplate/kdb.h>`, compiled to an object of its own. It is
+//! An application is a C file that includes `<bedplate/kdb.h>`, compiled to an object of its own. It is
 //! loaded beside the database's programs and shares their maps, so it can be loaded and unloaded while
 //! the data stays. Its entry is a raw tracepoint program with two arguments: the index of its session in
-//! `kdb_contexts` and the index of its I/O buffer in `kdb_ios`. A procedure takes a byte string and
-//! returns one: both are in the buffer's `val`, with `vlen` bytes.
+//! `kdb_contexts` and the index of its I/O buffer in `kdb_ios`.
 
 use std::{
     os::fd::{AsFd, BorrowedFd},
     sync::Arc,
 };
 
-use super::{
-    Session,
-    operators::{Io, error},
-};
-use crate::{Error, Result, VALUE_MAX, bpf::Program, engine::Engine, limits::PROCEDURE_ARGUMENTS_MAX};
+use super::{Session, operators::Io};
+use crate::{Error, Result, bpf::Program, engine::Engine, limits::PROCEDURE_ARGUMENTS_MAX};
 
 /// A program of an application. `Send + Sync`: every call uses the caller's session.
 pub struct Procedure {
@@ -46,30 +43,6 @@ impl Procedure {
         args[1] = u64::from(io.index());
         args[2..2 + arguments.len()].copy_from_slice(arguments);
         self.program.run(&mut args[..2 + arguments.len()])
-    }
-
-    /// Calls the procedure with `input` as its byte string and returns its result.
-    ///
-    /// The session must belong to the same database and have no transaction open ([`Error::State`]); a
-    /// transaction that the procedure leaves open stays open. An enum kdb_status that the program returns
-    /// becomes this crate's error.
-    pub fn call(&self, session: &mut Session, input: &[u8]) -> Result<Vec<u8>> {
-        if !session.belongs_to(&self.db) || session.in_transaction() {
-            return Err(Error::State);
-        }
-        let mut io = Io::claim(&self.db);
-        io.value(input)?;
-        let status = self.program.run(&mut [u64::from(session.index()), u64::from(io.index())])?;
-        if status != 0 {
-            return Err(error(status));
-        }
-        let buffer = self.db.ios.get(io.index());
-        // SAFETY: the buffer is claimed until `io` is dropped and the program is done; the length is
-        // kept within the buffer, all of which is initialized.
-        Ok(unsafe {
-            let len = ((*buffer).vlen as usize).min(VALUE_MAX);
-            std::slice::from_raw_parts((&raw const (*buffer).val).cast::<u8>(), len).to_vec()
-        })
     }
 }
 

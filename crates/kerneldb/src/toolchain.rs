@@ -1,0 +1,29 @@
+//! The compiler of eBPF programs. The build script compiles this file as well, so the file uses nothing of this crate.
+
+use std::process::Command;
+
+/// Options for all eBPF programs.
+pub const OPTIONS: [&str; 4] = ["-O2", "-g", "-Wall", "-Wno-unused-function"];
+
+/// Options for programs on the arena engine.
+pub const ARENA: [&str; 2] = ["-DKDB_ENGINE_ARENA", "-mcpu=v4"];
+
+/// Compilers that are tried, unless the environment variable CLANG names one. Clang 19 is the first that knows the address spaces
+/// of arenas and the instruction set v4.
+const CLANGS: [&str; 5] = ["clang-19", "clang-20", "clang-21", "clang-22", "clang"];
+
+/// The first compiler that runs.
+pub fn clang() -> Option<String> {
+    let named = std::env::var("CLANG").ok();
+    let runs = |clang: &String| {
+        Command::new(clang).arg("--version").output().is_ok_and(|output| output.status.success())
+    };
+    named.into_iter().chain(CLANGS.map(String::from)).find(runs)
+}
+
+/// Folder of the C library's headers for this processor. Clang does not look there when it compiles for another one.
+pub fn system_include() -> String {
+    let multiarch = Command::new("gcc").arg("-print-multiarch").output().ok();
+    let multiarch = multiarch.and_then(|output| String::from_utf8(output.stdout).ok()).unwrap_or_default();
+    format!("/usr/include/{}", multiarch.trim())
+}
