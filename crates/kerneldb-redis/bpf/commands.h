@@ -37,15 +37,15 @@
 #define SRV_ROLLBACK SRV_NAME('r', 'o', 'l', 'l', 'b', 'a', 'c', 'k')
 #define SRV_MULTI SRV_NAME('m', 'u', 'l', 't', 'i', 0, 0, 0)
 #define SRV_EXECUTE SRV_NAME('e', 'x', 'e', 'c', 0, 0, 0, 0)
+#define SRV_CALL SRV_NAME('c', 'a', 'l', 'l', 0, 0, 0, 0)
 #define SRV_DISCARD SRV_NAME('d', 'i', 's', 'c', 'a', 'r', 'd', 0)
 
 /* The command being executed. */
 #define SRV_COMMAND(in) (&(in)->cmds[(in)->cmd & (SRV_BATCH - 1)])
 
-/* Copies argument 1 into the key buffer, padded with zeros; 0, or -1 if it is no key. */
-static __always_inline int srv_take_key(struct srv_input *in, const struct srv_command *c)
+/* Copies the `len` bytes at `p` into the key buffer, padded with zeros; 0, or -1 if they are no key. */
+static __always_inline int srv_take_key_at(struct srv_input *in, __u32 p, __u32 len)
 {
-	__u32 len = c->arglen[1], p = c->arg[1];
 	__u64 last;
 
 	if (len < 1 || len > KDB_KEY_MAX)
@@ -63,6 +63,12 @@ static __always_inline int srv_take_key(struct srv_input *in, const struct srv_c
 	}
 	*(__u64 *)&in->io.key[(len - 1) & 0xf8] = last;
 	return 0;
+}
+
+/* The same with argument 1. */
+static __always_inline int srv_take_key(struct srv_input *in, const struct srv_command *c)
+{
+	return srv_take_key_at(in, c->arg[1], c->arglen[1]);
 }
 
 /* Copies argument 2 into the value buffer; 0, or -1 if it is too long. */
@@ -104,23 +110,29 @@ static __always_inline void srv_set_hash(struct srv_input *in, const struct srv_
 #define SRV_JUMPS 31u
 
 /*
- * Asks for the program at `to`, which continues with the input `run`. Returns SRV_DEFER if the packet has had
- * too many tail calls already, or if the connection is being closed. The programs find their input by the
+ * Announces that another program continues with the input `run`, after `calls` tail calls. Returns SRV_DEFER if those would be
+ * too many for the packet, or if the connection is being closed. The programs find their input by the
  * connection. To close a connection, the event loop marks it as closed and then waits until it has no input.
  * This function does the two in the opposite order, so one of both sides always notices the other.
  */
-__noinline int srv_jump(struct srv_input *in, __u32 run, __u32 to)
+static __always_inline int srv_announce(struct srv_input *in, __u32 run, __u32 calls)
 {
 	struct srv_conn *conn;
 
-	if (!in || in->jumps >= SRV_JUMPS)
+	if (in->jumps + calls > SRV_JUMPS)
 		return SRV_DEFER;
 	conn = SRV_LOOKUP(srv_conns, in->conn);
 	if (!conn)
 		return SRV_DEFER;
-	in->jumps++;
+	in->jumps += calls;
 	__sync_lock_test_and_set(&conn->input, run);
-	if (!(*(volatile __u32 *)&conn->flags & SRV_CONN_OPEN))
+	return *(volatile __u32 *)&conn->flags & SRV_CONN_OPEN ? SRV_DONE : SRV_DEFER;
+}
+
+/* Asks for the program at `to`, which continues with the input `run`; or SRV_DEFER. */
+__noinline int srv_jump(struct srv_input *in, __u32 run, __u32 to)
+{
+	if (!in || srv_announce(in, run, 1))
 		return SRV_DEFER;
 	in->jump = to + 1;
 	return SRV_JUMP;
@@ -209,6 +221,24 @@ static __always_inline int srv_may_reveal(const struct srv_input *in)
 	return state && in->io.observed_ts <= READ_ONCE(state->durable_ts);
 }
 
+/* Whether the command has to wait because all commands, or those that write, are paused. Not inlined, because the
+ * caller needs the stack for the engine. */
+__noinline int srv_is_paused(struct srv_input *in, __u64 name)
+{
+	struct srv_gate *gate = SRV_LOOKUP(srv_gates, 0);
+	__u64 until, writes;
+
+	/* The event loop must not end a transaction again that has ended. */
+	if (!in || !gate || in->ending)
+		return 0;
+	until = *(volatile __u64 *)&gate->all_until_ns;
+	writes = *(volatile __u64 *)&gate->writes_until_ns;
+	if (writes > until &&
+	    (name == SRV_COMMIT || name == SRV_EXECUTE || (!in->queue && (name == SRV_SET || name == SRV_DEL))))
+		until = writes;
+	return until && bpf_ktime_get_ns() < until;
+}
+
 __noinline int srv_do_get(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx)
 {
 	struct srv_command *c;
@@ -235,7 +265,7 @@ __noinline int srv_do_get(struct srv_input *in, struct srv_output *out, struct k
 	if (!srv_may_reveal(in))
 		return SRV_DEFER;
 	if (r == KDB_OK)
-		return srv_say_bulk(in, out) ? SRV_DEFER : srv_called(SRV_CALL_GET);
+		return srv_say_bulk(in, out, &in->io) ? SRV_DEFER : srv_called(SRV_CALL_GET);
 	if (r != KDB_NOT_FOUND)
 		return srv_failed(in, out, ctx, r);
 	SRV_SAY(in, out, "$-1\r\n");

@@ -163,7 +163,7 @@ struct srv_config {
 	__u32 outputs;
 	__u32 queues;
 	__u32 port;               /* that the server listens on */
-	__u32 _pad;
+	__u32 ios;                /* elements of kdb_ios; 0 = the event loop runs all calls */
 	__u64 netns;              /* cookie of the server's network namespace */
 };
 
@@ -185,7 +185,8 @@ enum srv_call {
 	SRV_CALL_MULTI = 7,
 	SRV_CALL_EXEC = 8,
 	SRV_CALL_DISCARD = 9,
-	SRV_CALLS = 10,
+	SRV_CALL_CALL = 10,
+	SRV_CALLS = 11,
 };
 
 /* Counters, per CPU. */

@@ -6,6 +6,7 @@
 #ifndef BEDPLATE_SERVER_MAPS_H
 #define BEDPLATE_SERVER_MAPS_H
 
+#include <bedplate/connection.h>
 #include "layout.h"
 
 #define SRV_BATCH KDB_AHEAD /* commands that are parsed, and looked ahead for, before they run */
@@ -16,7 +17,7 @@ struct srv_command {
 	__u64 hash;               /* of the key; valid if commands were looked ahead for */
 	__u32 next;               /* the command behind this one */
 	__u32 nargs;
-	__u32 arg[4], arglen[4];
+	__u32 arg[4], arglen[4];  /* the first arguments */
 	__u64 _pad;
 };
 
@@ -42,6 +43,10 @@ struct srv_input {
 	__u32 ending;             /* a transaction has ended but holds some locks (srv_do_release) */
 	__u32 stop;               /* the event loop has to continue */
 	__u32 outer;              /* for an EXEC: the packet's input + 1 */
+	__u32 call;               /* of a call under way: its buffers' index + 1; 0 = none */
+	__u32 own;                /* the call has a transaction of its own */
+	__u32 procedure;          /* the procedure's program that continues + 1; 0 = none */
+	__u64 cookie;             /* of the connection's socket; the verdict's */
 	struct srv_command cmds[SRV_BATCH];
 	struct kdb_io io;
 	__u8 bytes[SRV_CHUNK_BUF];
@@ -52,7 +57,6 @@ struct srv_small {
 };
 
 struct { __uint(type, BPF_MAP_TYPE_SOCKMAP); __uint(max_entries, 1); __type(key, __u32); __type(value, __u64); } srv_socks SEC(".maps"); /* set by the loader */
-struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 1); __type(key, __u64); __type(value, __u32); } srv_cookies SEC(".maps"); /* set by the loader */
 struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(map_flags, BPF_F_MMAPABLE); __uint(max_entries, 1); __type(key, __u32); __type(value, struct srv_conn); } srv_conns SEC(".maps"); /* set by the loader */
 struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, struct srv_small); } srv_smalls SEC(".maps"); /* set by the loader: SRV_INLINE per connection */
 struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, struct srv_input); } srv_inputs SEC(".maps"); /* set by the loader */

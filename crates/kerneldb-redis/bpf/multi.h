@@ -11,7 +11,7 @@
 #ifndef BEDPLATE_SERVER_MULTI_H
 #define BEDPLATE_SERVER_MULTI_H
 
-#include "commands.h"
+#include "call.h"
 
 /* MULTI: claims a queue. */
 __noinline int srv_start_multi(struct srv_input *in, struct srv_output *out)
@@ -55,6 +55,8 @@ static __always_inline int srv_can_queue(const struct srv_command *c)
 {
 	if (c->nargs == 1)
 		return c->name == SRV_PING;
+	if (c->name == SRV_CALL)
+		return c->nargs <= KDB_CALL_ARGUMENTS + 2;
 	if (c->arglen[1] < 1 || c->arglen[1] > KDB_KEY_MAX)
 		return 0;
 	if (c->nargs == 2)
@@ -79,7 +81,10 @@ static __always_inline int srv_enqueue(struct srv_input *in, struct srv_output *
 	q->count++;
 	if (c->nargs > 1) {
 		q->writes |= c->name != SRV_GET;
-		partition = kdb_config.partitions > 1 ? kdb_partition_of(c->hash) : 0;
+		partition = c->name == SRV_CALL ? srv_call_partition(in, c) :
+			    kdb_config.partitions > 1 ? kdb_partition_of(c->hash) : 0;
+		if (partition == SRV_NO_PARTITION)
+			return SRV_DEFER;
 		if (q->partition == SRV_NO_PARTITION)
 			q->partition = partition;
 		else if (q->partition != partition)
@@ -139,6 +144,8 @@ __noinline int srv_start_exec(struct srv_input *in, struct srv_output *out, stru
 	ex->opos = in->opos;
 	ex->out = in->out;
 	ex->outer = in->claimed;
+	ex->cookie = in->cookie;
+	ex->jumps = in->jumps + 2; /* there and back */
 	ex->queue = 0;
 	srv_say_count(ex, out, '*', q->count);
 	if ((q->writes ? kdb_begin(ctx) : kdb_begin_ro(ctx)) != KDB_OK) {
@@ -167,6 +174,7 @@ __noinline int srv_end_exec(struct srv_input *in, struct srv_input *ex)
 	ctx = SRV_LOOKUP(kdb_contexts, in->session);
 	if (!conn || !ctx)
 		return 0;
+	in->jumps = ex->jumps;
 	if (ex->pos == ex->len) {
 		if (ctx->state == KDB_TX_ACTIVE)
 			r = kdb_commit(ctx);

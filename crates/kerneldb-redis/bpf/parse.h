@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
- * Finds one command in the request bytes: a RESP array of up to four bulk strings, or an inline
- * command of up to four words without quotes. A request that is longer, incomplete or invalid goes to the
+ * Finds one command in the request bytes: a RESP array of up to four bulk strings, a longer one if it is a CALL, or an
+ * inline command of up to four words without quotes. A request that is longer, incomplete or invalid goes to the
  * event loop, whose parser knows the whole protocol.
  *
  * Requests are read in words of eight bytes, which may lie beyond the packet, where the buffer has old
@@ -23,6 +23,7 @@ static __always_inline __u64 srv_word(struct srv_input *in, __u32 p)
 
 #define SRV_ONES 0x0101010101010101ull
 #define SRV_CRLF ('\r' | '\n' << 8)
+#define SRV_CALL_WORD ('c' | 'a' << 8 | 'l' << 16 | 'l' << 24)
 
 /*
  * Reads a decimal of one to five digits and its CR LF at `p`, all in one word: value << 32 | position after
@@ -95,6 +96,49 @@ __noinline __u32 srv_parse_array(struct srv_input *in, struct srv_command *c, __
 		p += 2;
 	}
 	return p;
+}
+
+/*
+ * Parses a CALL with more arguments than srv_parse_array() has room for. `c` gets the first ones. Returns the position
+ * after it, or 0.
+ */
+__noinline __u32 srv_parse_call(struct srv_input *in, struct srv_command *c, __u32 p)
+{
+	__u32 i, nargs, len, end = 0;
+	__u64 n;
+
+	if (!in || !c)
+		return 0;
+	n = srv_number(in, p + 1);
+	nargs = n >> 32;
+	p = (__u32)n;
+	if (!n || nargs <= 4 || nargs > KDB_CALL_ARGUMENTS + 2)
+		return 0;
+	c->nargs = nargs;
+	bpf_for(i, 0, KDB_CALL_ARGUMENTS + 2) {
+		if (SRV_AT(in, p) != '$')
+			return 0;
+		n = srv_number(in, p + 1);
+		len = n >> 32;
+		p = (__u32)n;
+		if (!n || len > SRV_CARRIER_MAX || p + len + 2 > in->len)
+			return 0;
+		if (i < 4) {
+			c->arg[i & 3] = p;
+			c->arglen[i & 3] = len;
+		}
+		if (i == 0 && (len != 4 || ((__u32)srv_word(in, p) | 0x20202020) != SRV_CALL_WORD))
+			return 0;
+		p += len;
+		if ((__u16)srv_word(in, p) != SRV_CRLF)
+			return 0;
+		p += 2;
+		if (i + 1 == nargs) {
+			end = p;
+			break;
+		}
+	}
+	return end;
 }
 
 /* Parses the line at `p` into words; returns the position after it, or 0. */

@@ -98,13 +98,12 @@ static __always_inline void srv_queue(struct srv_input *in, struct srv_conn *con
 /* The connection of a packet, or null while it is being closed. */
 static __always_inline struct srv_conn *srv_conn_of(struct __sk_buff *skb, __u32 *idx)
 {
-	__u64 cookie = bpf_get_socket_cookie(skb);
-	__u32 *found = bpf_map_lookup_elem(&srv_cookies, &cookie);
+	struct kdb_connection *found = kdb_connection_of(skb);
 
 	if (!found)
 		return 0;
-	*idx = *found;
-	return SRV_LOOKUP(srv_conns, *found);
+	*idx = found->index;
+	return SRV_LOOKUP(srv_conns, *idx);
 }
 
 #define SRV_PASSED 0xffffffffu /* result of srv_take(): the packet is the event loop's */
@@ -148,6 +147,7 @@ __noinline __u32 srv_take(struct __sk_buff *skb)
 		goto pass;
 	}
 	srv_begin(in, conn, idx, len, limit);
+	in->cookie = bpf_get_socket_cookie(skb);
 	opaque(len);
 	if (len >= 1 && len <= SRV_CARRIER_MAX && !bpf_skb_load_bytes(skb, 0, in->bytes, len))
 		return claimed;
@@ -196,6 +196,16 @@ __noinline int srv_give(struct __sk_buff *skb, struct srv_input *in)
 	return action;
 }
 
+/* Continues with the procedure that a call has found. Returns if there is none; a procedure that was removed meanwhile
+ * leaves the call to the event loop. */
+#define SRV_CALL_PROCEDURE(skb, in)                                                                \
+	do {                                                                                       \
+		if ((in)->procedure) {                                                             \
+			bpf_tail_call(skb, &kdb_call_programs, (in)->procedure - 1);               \
+			srv_abandon_call(in);                                                      \
+		}                                                                                  \
+	} while (0)
+
 /* The commands run between the halves, with as little of the stack in use as possible. */
 static __always_inline int srv_receive(struct __sk_buff *skb)
 {
@@ -208,6 +218,7 @@ static __always_inline int srv_receive(struct __sk_buff *skb)
 	if (!in)
 		return SK_DROP;
 	srv_run(in);
+	SRV_CALL_PROCEDURE(skb, in);
 	SRV_GO_ON(skb, srv_jumps, in);
 	return srv_give(skb, in);
 }
@@ -228,7 +239,9 @@ static __always_inline int srv_receive_on(struct __sk_buff *skb)
 
 	if (!in)
 		return SK_DROP;
+	srv_end_call(in);
 	srv_run(in);
+	SRV_CALL_PROCEDURE(skb, in);
 	SRV_GO_ON(skb, srv_jumps, in);
 	return srv_give(skb, in);
 }
@@ -243,7 +256,9 @@ static __always_inline int srv_receive_exec(struct __sk_buff *skb)
 	in = SRV_LOOKUP(srv_inputs, ex->outer - 1);
 	if (!in)
 		return SK_DROP;
+	srv_end_call(ex);
 	srv_run(ex);
+	SRV_CALL_PROCEDURE(skb, ex);
 	srv_end_exec(in, ex);
 	SRV_GO_ON(skb, srv_jumps, in);
 	return srv_give(skb, in);

@@ -72,17 +72,17 @@ __noinline int srv_say_error(struct srv_input *in, struct srv_output *out, int s
 	return 0;
 }
 
-/* Appends the value in the I/O buffer as a bulk string. Returns 0, or -1 if it does not fit; then nothing is
+/* Appends the value in an I/O buffer as a bulk string. Returns 0, or -1 if it does not fit; then nothing is
  * appended. It stores whole words; the next reply overwrites the excess bytes. */
-__noinline int srv_say_bulk(struct srv_input *in, struct srv_output *out)
+__noinline int srv_say_bulk(struct srv_input *in, struct srv_output *out, struct kdb_io *io)
 {
 	__u64 head;
 	__u32 o, n;
 
-	if (!in || !out)
+	if (!in || !out || !io)
 		return -1;
 	o = in->opos;
-	n = in->io.vlen;
+	n = io->vlen;
 	if (n > SRV_REPLY_MAX || o + n + 16 > in->limit)
 		return -1;
 	if (n < 10) {
@@ -111,13 +111,13 @@ __noinline int srv_say_bulk(struct srv_input *in, struct srv_output *out)
 		for (int i = 0; i < SRV_SHORT / 8; i++) {
 			if (i * 8 >= n)
 				break;
-			*SRV_TO(out, o + i * 8) = *word_of(&in->io.val[i * 8]);
+			*SRV_TO(out, o + i * 8) = *word_of(&io->val[i * 8]);
 		}
 	} else {
 		opaque(n);
 		if (n < 1 || n > SRV_REPLY_MAX - 1)
 			return -1;
-		bpf_probe_read_kernel(SRV_TO(out, o), n, in->io.val);
+		bpf_probe_read_kernel(SRV_TO(out, o), n, io->val);
 	}
 	o += n;
 	*SRV_TO(out, o) = SRV_CRLF;

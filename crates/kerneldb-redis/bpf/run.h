@@ -4,30 +4,12 @@
  *
  * If a command is for another program (in->jump), that program is called and continues in the middle of the
  * batch. Its whole state is in `in`, which it finds by the connection. So every program begins where the
- * program before it stopped, and the last one finishes the run.
+ * program before it stopped, and the last one finishes the run. A procedure (call.h) is such a program, too.
  */
 #ifndef BEDPLATE_SERVER_RUN_H
 #define BEDPLATE_SERVER_RUN_H
 
 #include "multi.h"
-
-/* Whether the command has to wait because all commands, or those that write, are paused. Not inlined, because the
- * caller needs the stack for the engine. */
-__noinline int srv_is_paused(struct srv_input *in, __u64 name)
-{
-	struct srv_gate *gate = SRV_LOOKUP(srv_gates, 0);
-	__u64 until, writes;
-
-	/* The event loop must not end a transaction again that has ended. */
-	if (!in || !gate || in->ending)
-		return 0;
-	until = *(volatile __u64 *)&gate->all_until_ns;
-	writes = *(volatile __u64 *)&gate->writes_until_ns;
-	if (writes > until &&
-	    (name == SRV_COMMIT || name == SRV_EXECUTE || (!in->queue && (name == SRV_SET || name == SRV_DEL))))
-		until = writes;
-	return until && bpf_ktime_get_ns() < until;
-}
 
 /* Executes the command in->cmd and moves in->pos behind it; or SRV_DEFER, or SRV_JUMP. */
 static __always_inline int srv_command(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx)
@@ -81,6 +63,8 @@ static __always_inline int srv_command(struct srv_input *in, struct srv_output *
 			r = srv_do_set(in, out, ctx);
 		if (r == SRV_DONE)
 			r = srv_called(SRV_CALL_SET);
+	} else if (name == SRV_CALL) {
+		r = srv_begin_call(in, ctx);
 	}
 	if (r == SRV_DONE) {
 		in->pos = c->next;
@@ -105,7 +89,10 @@ __noinline int srv_parse(struct srv_input *in)
 		if (p >= in->len)
 			break;
 		c = &in->cmds[i & (SRV_BATCH - 1)];
-		p = SRV_AT(in, p) == '*' ? srv_parse_array(in, c, p) : srv_parse_inline(in, c, p);
+		if (SRV_AT(in, p) != '*')
+			p = srv_parse_inline(in, c, p);
+		else
+			p = srv_parse_array(in, c, p) ?: srv_parse_call(in, c, p);
 		if (!p)
 			break;
 		c->next = p;
@@ -130,7 +117,7 @@ __noinline int srv_ahead(struct srv_input *in)
 		if ((c = &in->cmds[i & (SRV_BATCH - 1)]))
 	SRV_EACH(c) {
 		c->hash = 0;
-		if (c->nargs < 2 || srv_take_key(in, c))
+		if (c->nargs < 2 || c->name == SRV_CALL || srv_take_key(in, c))
 			continue;
 		c->hash = kdb_hash(&in->io);
 		kdb_ahead_bucket(c->hash);

@@ -32,7 +32,8 @@ static __always_inline int srv_send(struct sk_msg_md *msg)
 	struct tcp_sock *tp;
 	struct srv_conn *conn;
 	struct srv_reply *r;
-	__u32 *found, idx, slot, len, size = msg->size, seq;
+	struct kdb_connection *found;
+	__u32 idx, slot, len, size = msg->size, seq;
 	__u64 cookie, sent;
 	int failed;
 
@@ -43,10 +44,10 @@ static __always_inline int srv_send(struct sk_msg_md *msg)
 		return SK_DROP;
 	cookie = ((struct sock *)tp)->__sk_common.skc_cookie.counter;
 	seq = tp->write_seq;
-	found = bpf_map_lookup_elem(&srv_cookies, &cookie);
+	found = bpf_map_lookup_elem(&kdb_connections, &cookie);
 	if (!found)
 		return SK_DROP; /* being closed: this is a carrier without a reply */
-	idx = *found;
+	idx = found->index;
 	conn = bpf_map_lookup_elem(&srv_conns, &idx);
 	if (!conn || conn->broken)
 		return SK_DROP;

@@ -6,10 +6,10 @@ mod server;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bedplate_kerneldb::{ACCOUNTS, Durability, Store, StoreConfig};
+use bedplate_kerneldb::{ACCOUNTS, Config, Durability, Store, StoreConfig, sdk};
 use bedplate_kerneldb_redis::server::{Server, ServerConfig};
 use common::{can_run, small};
-use server::{Client, config, no_checkpoints, start, ways, words};
+use server::{Client, config, no_checkpoints, start, start_with, ways, words};
 
 /// Commands with their replies, in the order in which one client sends them.
 const CONVERSATION: &[(&str, &str)] = &[
@@ -100,6 +100,137 @@ fn calls_have_the_same_replies_in_every_way_of_answering() {
         drop(client);
         running.finish();
     }
+}
+
+/// Procedures with more arguments than an ordinary command that the kernel answers, and with replies of all lengths.
+const ECHO: &str = r#"
+#include <bedplate/procedure.h>
+KDB_LICENSE("Dual MIT/GPL");
+KDB_READ_ONLY_PROCEDURE(last_argument)
+{
+	KDB_TRY(kdb_value_argument(p, kdb_arguments(p) - 1));
+	return kdb_reply_value(p);
+}
+KDB_READ_ONLY_PROCEDURE(count)
+{
+	return kdb_reply_integer(p, kdb_arguments(p));
+}
+KDB_PROCEDURE(keep_last)
+{
+	KDB_TRY(kdb_key_argument(p, 0));
+	KDB_TRY(kdb_value_argument(p, kdb_arguments(p) - 1));
+	return kdb_write(p);
+}
+"#;
+
+fn compile(folder: &Path, name: &str, text: &str) -> Vec<u8> {
+    let headers = folder.join("headers");
+    sdk::write_headers(&headers).unwrap();
+    let (source, object) = (folder.join(format!("{name}.c")), folder.join(format!("{name}.o")));
+    std::fs::write(&source, text).unwrap();
+    assert!(sdk::compiler(&headers, &source, &object).unwrap().status().unwrap().success());
+    std::fs::read(&object).unwrap()
+}
+
+#[test]
+fn the_kernel_answers_calls_on_the_connection() {
+    if !can_run() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let echo = compile(folder.path(), "echo", ECHO);
+    for partitions in [1, 3] {
+        let database = Config { memory_bytes: 64 << 20, partitions, max_sessions: 256, ..Config::default() };
+        let running = start_with(database, config());
+        running.db.load_library("accounts", ACCOUNTS, false).unwrap();
+        running.db.load_library("echo", &echo, false).unwrap();
+        let mut client = running.client();
+        let before = running.server.stats().unwrap();
+        let mut commands = 0;
+        let mut ask = |line: &str, reply: &str| {
+            client.ask(line, reply);
+            commands += 1;
+        };
+        for i in 0..20 {
+            ask(&format!("CALL account_open a{i} {i}"), "+OK");
+            ask(&format!("call account_balance a{i}"), &format!("${}\r\n{i}", i.to_string().len()));
+        }
+        ask("CALL account_open a1 5", "-EXISTS the account exists already");
+        ask("CALL account_transfer a1 a1 2", "-OVERDRAWN the balance is too low");
+        ask("CALL account_balance nobody", "$-1");
+        ask("CALL count", ":0");
+        for arguments in 1..=16 {
+            let words: Vec<String> = (0..arguments).map(|i| format!("word{i}")).collect();
+            let last = words.last().unwrap();
+            let text = words.join(" ");
+            ask(&format!("CALL count {text}"), &format!(":{arguments}"));
+            ask(&format!("CALL last_argument {text}"), &format!("${}\r\n{last}", last.len()));
+            ask(&format!("CALL keep_last {text}"), "+OK");
+            ask("GET word0", &format!("${}\r\n{last}", last.len()));
+        }
+        // Transactions: one that only reads, and queues.
+        ask("BEGIN READ ONLY", "+OK");
+        let by_event_loop = 1;
+        ask("CALL account_balance a7", "$1\r\n7");
+        ask("COMMIT", "+OK");
+        ask("MULTI", "+OK");
+        ask("CALL account_open m 10", "+QUEUED");
+        ask("CALL account_transfer m m 1", "+QUEUED");
+        ask("GET m", "+QUEUED");
+        ask("CALL account_balance m", "+QUEUED");
+        ask("EXEC", "*4\r\n+OK\r\n:9\r\n$2\r\n10\r\n$2\r\n10");
+        let after = running.server.stats().unwrap();
+        assert_eq!(after.kernel_commands - before.kernel_commands, commands - by_event_loop, "{after:?}");
+        // Many in one packet: the kernel does as many as it has tail calls for.
+        let line = words("CALL keep_last many 1 2 3 4");
+        client.send(&line.repeat(100));
+        client.expect(&b"+OK\r\n".repeat(100));
+        drop(client);
+        running.finish();
+    }
+}
+
+/// What the kernel cannot do on a connection is the event loop's, with the same reply.
+#[test]
+fn the_event_loop_runs_the_calls_that_the_kernel_cannot() {
+    if !can_run() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let echo = compile(folder.path(), "echo", ECHO);
+    let running = start(config());
+    running.db.load_library("accounts", ACCOUNTS, false).unwrap();
+    running.db.load_library("echo", &echo, false).unwrap();
+    let mut client = running.client();
+    // Long arguments and replies, around every limit of the kernel's side.
+    for bytes in [1, 63, 64, 65, 1000, 1024, 4096, 16_000, 32_000, 32_700, 32_768, 33_000, 65_000, 65_536] {
+        let text = "x".repeat(bytes);
+        client.ask(&format!("CALL last_argument {text}"), &format!("${bytes}\r\n{text}"));
+    }
+    client.ask(
+        &format!("CALL last_argument {}", "x".repeat(65_537)),
+        "-ERR a call has at most 16 arguments, of 65536 bytes together",
+    );
+    // In a transaction that writes, a call cannot be repeated.
+    let before = running.server.stats().unwrap();
+    client.ask("BEGIN", "+OK");
+    client.ask("CALL keep_last k v", "+OK");
+    client.ask("CALL last_argument v", "$1\r\nv");
+    client.ask("COMMIT", "+OK");
+    client.ask("GET k", "$1\r\nv");
+    let after = running.server.stats().unwrap();
+    assert_eq!(after.passed - before.passed, 2, "{after:?}");
+    // A second server on the same database: its calls do not return to the programs of the first.
+    let second = Server::start_in_memory(running.db.clone(), config()).unwrap();
+    let mut other = Client::new(second.local_addr());
+    other.ask("CALL keep_last k w", "+OK");
+    client.ask("CALL last_argument w", "$1\r\nw");
+    other.ask("GET k", "$1\r\nw");
+    drop(other);
+    second.shutdown().unwrap();
+    client.ask("CALL count", ":0");
+    drop(client);
+    running.finish();
 }
 
 #[test]

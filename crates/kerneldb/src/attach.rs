@@ -5,11 +5,14 @@
 //! data stays. The build script of a crate with such objects finds the headers through cargo's metadata
 //! (`DEP_BEDPLATE_KERNELDB_INCLUDE`, see this crate's `build.rs`).
 
+use std::mem::offset_of;
+
 pub use crate::bpf::{ArrayMapping, LoadedObject, MapFds, Program, kernel_error};
 use crate::{
     Error, Result,
     bpf::{self, ObjectSpec},
     engine::Engine,
+    layout::kdb_connection,
 };
 
 /// An eBPF object to be loaded by [`Database::attach`](crate::Database::attach).
@@ -26,6 +29,14 @@ pub struct Attachment<'a> {
     pub maps: MapFds,
     /// `max_entries` by map name.
     pub entries: &'a [(&'a str, u32)],
+}
+
+/// An element of `kdb_connections` (`bedplate/connection.h`): a connection's number, and the index of its session.
+pub fn connection_entry(index: u32, session: u32) -> [u8; size_of::<kdb_connection>()] {
+    let mut entry = [0; size_of::<kdb_connection>()];
+    entry[offset_of!(kdb_connection, index)..][..4].copy_from_slice(&index.to_ne_bytes());
+    entry[offset_of!(kdb_connection, session)..][..4].copy_from_slice(&session.to_ne_bytes());
+    entry
 }
 
 /// Loads a further object onto a database; [`crate::Database::attach`].

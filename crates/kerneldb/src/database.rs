@@ -88,12 +88,28 @@ impl Database {
     /// Removes a library; false if there is none. Calls that run end normally.
     pub fn unload_library(&self, library: &str) -> bool {
         let _changes = self.engine.procedures.lock_changes();
-        self.engine.procedures.remove(library)
+        self.engine.remove_library(library)
     }
 
     /// The procedures that can be called by name.
     pub fn procedures(&self) -> Vec<ProcedureInfo> {
         session::list_procedures(&self.engine)
+    }
+
+    /// Number of I/O buffers (`kdb_ios`). A program of a further object may claim one by compare-and-swap, as sessions do.
+    pub fn io_buffers(&self) -> u32 {
+        self.engine.ios.len()
+    }
+
+    /// Whether the caller becomes the server whose programs in `kdb_call_returns` calls on connections return to. One server at a time
+    /// can be it. It calls [`Database::release_connection_calls`] when its connections are gone.
+    pub fn claim_connection_calls(&self) -> bool {
+        self.engine.connection_calls.claim_server()
+    }
+
+    /// Removes the programs in `kdb_call_returns`.
+    pub fn release_connection_calls(&self) {
+        self.engine.connection_calls.release_server();
     }
 
     /// Loads a further eBPF object onto the data of one partition ([`crate::attach`]). The data stays as long as the

@@ -39,7 +39,7 @@ use super::workers::BatchWorkers;
 use super::{Batching, ServerConfig};
 use crate::command::Services;
 use crate::limits::{SWEEP_INTERVAL, TURN_ACCEPTS, TURN_EVENTS, TURN_READ_BYTES, TURN_TIME};
-use bedplate_kerneldb::attach::kernel_error;
+use bedplate_kerneldb::attach::{connection_entry, kernel_error};
 use bedplate_kerneldb::wal::DurableWatch;
 use bedplate_kerneldb::{Error, Result};
 
@@ -277,21 +277,22 @@ impl EventLoop {
         let ends = stream.local_addr().map_or(NO_ENDS, |local| ends_of(peer, local));
         let with_kernel = self.config.kernel_path && dialogue.kernel_may_answer();
         let turn = if with_kernel { Turn::VERDICT } else { Turn::EVENT_LOOP };
-        let generation = self.table.open(index, dialogue.session(), turn, dialogue.waits_for_disk(), ends);
+        let session = dialogue.session();
+        let generation = self.table.open(index, session, turn, dialogue.waits_for_disk(), ends);
         let key = index.to_ne_bytes();
         self.used.fetch_max(index + 1, Ordering::Relaxed);
         let token = EventData::new_u64(u64::from(generation) << 32 | u64::from(index));
         let on_sockets = |e| kernel_error("cannot hand a socket to the kernel", e);
         self.programs
-            .map("srv_cookies")
-            .update(&cookie.to_ne_bytes(), &key, MapFlags::ANY)
+            .map("kdb_connections")
+            .update(&cookie.to_ne_bytes(), &connection_entry(index, session), MapFlags::ANY)
             .map_err(on_sockets)
             .and_then(|()| {
                 epoll::add(&self.epoll, stream.as_fd(), token, EventFlags::RDHUP)
                     .map_err(io("watch a connection"))
             })
             .inspect_err(|_| {
-                let _ = self.programs.map("srv_cookies").delete(&cookie.to_ne_bytes());
+                let _ = self.programs.map("kdb_connections").delete(&cookie.to_ne_bytes());
                 self.table.lock(index);
                 self.table.close(index);
             })?;
@@ -519,7 +520,7 @@ impl EventLoop {
         if self.config.local_fast_path {
             let _ = self.programs.map("srv_peers").delete(&ends_key(&client.ends));
         }
-        let _ = self.programs.map("srv_cookies").delete(&client.cookie.to_ne_bytes());
+        let _ = self.programs.map("kdb_connections").delete(&client.cookie.to_ne_bytes());
         let dialogue = client.disconnect();
         self.table.close(index);
         drop(dialogue);

@@ -5,6 +5,7 @@
 //! belong to the very first object, and every later one reuses them. So a reload keeps all connections:
 //! it only swaps the entries of the program arrays behind the attached trampolines.
 
+use std::iter;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex};
 
@@ -25,9 +26,8 @@ const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/server_arena.bpf
 const LOCAL_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/local_path_arena.bpf.o"));
 
 /// Maps that every later object shares with the first one.
-const SHARED_MAPS: [&str; 16] = [
+const SHARED_MAPS: [&str; 17] = [
     "srv_socks",
-    "srv_cookies",
     "srv_conns",
     "srv_smalls",
     "srv_inputs",
@@ -42,6 +42,9 @@ const SHARED_MAPS: [&str; 16] = [
     "srv_queues",
     "srv_jumps",
     "srv_local_jumps",
+    // The database's.
+    "kdb_connections",
+    "kdb_call_returns",
 ];
 
 /// The loaded programs and their maps.
@@ -55,6 +58,23 @@ pub(super) struct Programs {
     local: Option<LocalPath>,
     /// The objects whose programs are in the program arrays, except for those above.
     current: Mutex<Vec<LoadedObject>>,
+    /// If this server's programs are the ones that calls of procedures return to.
+    calls: Option<ConnectionCalls>,
+}
+
+/// The right to have programs in `kdb_call_returns`.
+struct ConnectionCalls(Arc<Database>);
+
+impl ConnectionCalls {
+    fn claim(database: &Arc<Database>) -> Option<Self> {
+        database.claim_connection_calls().then(|| ConnectionCalls(database.clone()))
+    }
+}
+
+impl Drop for ConnectionCalls {
+    fn drop(&mut self) {
+        self.0.release_connection_calls();
+    }
 }
 
 /// The programs of one path in one object, and their program arrays.
@@ -66,6 +86,8 @@ struct Path {
     jumps: &'static str,
     on: &'static str,
     exec: &'static str,
+    /// Whether they also continue after calls of procedures.
+    calls: bool,
 }
 
 const SERVER: Path = Path {
@@ -74,6 +96,7 @@ const SERVER: Path = Path {
     jumps: "srv_jumps",
     on: "srv_verdict_on",
     exec: "srv_verdict_exec",
+    calls: true,
 };
 const LOCAL: Path = Path {
     elf: LOCAL_OBJECT,
@@ -81,6 +104,7 @@ const LOCAL: Path = Path {
     jumps: "srv_local_jumps",
     on: "srv_local_sender_on",
     exec: "srv_local_sender_exec",
+    calls: false,
 };
 
 fn load(
@@ -111,18 +135,19 @@ impl Programs {
         }
         let cpus =
             libbpf_rs::num_possible_cpus().map_err(|e| kernel_error("cannot count the CPUs", e))? as u32;
+        // Calls return to the programs of one server, so the event loop of a second one runs its calls itself.
+        let calls = ConnectionCalls::claim(&database);
         let config = srv_config {
             cpus,
             inputs: cpus * INPUTS_PER_CPU,
             outputs: cpus * OUTPUTS_PER_CPU,
             queues: QUEUES.max(cpus),
-            _pad: 0,
+            ios: calls.as_ref().map_or(0, |_| database.io_buffers()),
             port: listener.addr().port().into(),
             netns: netns_cookie(listener.fd())?,
         };
         let entries = [
             ("srv_socks", server.max_clients),
-            ("srv_cookies", server.max_clients),
             ("srv_peers", server.max_clients),
             ("srv_conns", server.max_clients),
             ("srv_smalls", server.max_clients * SRV_INLINE),
@@ -134,7 +159,7 @@ impl Programs {
         let first = load(OBJECT, &database, 0, &config, MapFds::new(), &entries)?;
         let maps = SHARED_MAPS.iter().map(|name| first.map(name)).collect::<Result<Vec<_>>>()?;
         let mut programs =
-            Programs { database, maps, config, _first: first, local: None, current: Mutex::default() };
+            Programs { database, maps, config, _first: first, local: None, current: Mutex::default(), calls };
         let mut others = Vec::new();
         programs.activate(&SERVER, 0, &programs._first)?;
         programs.load_others(&SERVER, &mut others)?;
@@ -200,8 +225,11 @@ impl Programs {
 
     /// Puts an object's programs into the program arrays.
     fn activate(&self, path: &Path, partition: u32, object: &LoadedObject) -> Result<()> {
-        self.put(path.jumps, 2 * partition, object, path.on)?;
-        self.put(path.jumps, 2 * partition + 1, object, path.exec)?;
+        let returns = path.calls && self.calls.is_some();
+        for array in iter::once(path.jumps).chain(returns.then_some("kdb_call_returns")) {
+            self.put(array, 2 * partition, object, path.on)?;
+            self.put(array, 2 * partition + 1, object, path.exec)?;
+        }
         for &(array, index, program) in path.begin.iter().filter(|_| partition == 0) {
             self.put(array, index, object, program)?;
         }

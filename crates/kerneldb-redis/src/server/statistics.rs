@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::layout::{
-    SRV_CALL_BEGIN, SRV_CALL_COMMIT, SRV_CALL_DEL, SRV_CALL_DISCARD, SRV_CALL_EXEC, SRV_CALL_GET,
-    SRV_CALL_MULTI, SRV_CALL_PING, SRV_CALL_ROLLBACK, SRV_CALL_SET, SRV_CALLS, srv_stats,
+    SRV_CALL_BEGIN, SRV_CALL_CALL, SRV_CALL_COMMIT, SRV_CALL_DEL, SRV_CALL_DISCARD, SRV_CALL_EXEC,
+    SRV_CALL_GET, SRV_CALL_MULTI, SRV_CALL_PING, SRV_CALL_ROLLBACK, SRV_CALL_SET, SRV_CALLS, srv_stats,
 };
 use crate::command::KernelActivity;
 use bedplate_kerneldb::{ExpiryStats, Stats};
@@ -24,6 +24,7 @@ const CALLS: [(&str, u32); SRV_CALLS as usize] = [
     ("multi", SRV_CALL_MULTI),
     ("exec", SRV_CALL_EXEC),
     ("discard", SRV_CALL_DISCARD),
+    ("call", SRV_CALL_CALL),
 ];
 
 /// Number of samples over which the rate of commands is computed.

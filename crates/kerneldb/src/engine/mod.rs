@@ -1,17 +1,20 @@
 //! The engine: the loaded programs, the maps that they share, and the storage engine with the data.
 //!
 //! The engine knows neither sessions nor the [`Database`](crate::Database) handle; both are built on it. Its parts know
-//! each other from left to right: `log`, `reaper`, `expiry`, `control`, `memory_wait`, `procedures`, `storage` (the
-//! interface of the storage engines), `merge`, `arena` and `hashmap` (the storage engines), `snapshot`.
+//! each other from left to right: `log`, `reaper`, `expiry`, `control`, `memory_wait`, `procedures`, `connection_calls`, `storage` (the
+//! interface of the storage engines), `merge`, `arena` and `hashmap` (the storage engines), `snapshot`,
+//! `libraries`.
 //!
 //! Locks, in order: the gate of `expiry`, `housekeeping`, `free_sessions`, a partition's growth lock. Only the first
 //! two are held while a program runs.
 
 mod arena;
+mod connection_calls;
 mod control;
 mod expiry;
 mod hashmap;
 mod housekeeping;
+mod libraries;
 mod log;
 mod memory_wait;
 mod merge;
@@ -25,8 +28,10 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
+use connection_calls::ConnectionCalls;
 pub use expiry::ExpiryStats;
 pub(crate) use expiry::{ExpiryCursor, Look, Seen, unix_ms};
+pub(crate) use libraries::{Library, VerifiedProcedure};
 pub use log::{LogReader, OpRef, TxnSink};
 pub(crate) use memory_wait::{MemoryPressure, MemoryWait};
 pub(crate) use procedures::{Procedures, Registered};
@@ -73,6 +78,8 @@ pub(crate) struct Engine {
     /// The call of a procedure that has claimed the I/O buffer of the same index.
     pub calls: ArrayMapping<kdb_call>,
     pub procedures: Procedures,
+    /// The procedures as programs on connections call them.
+    pub connection_calls: ConnectionCalls,
     free_sessions: Mutex<Vec<u32>>,
     housekeeping: Mutex<Housekeeping>,
     grace: GracePeriod,
@@ -104,6 +111,7 @@ impl Engine {
             ios: ArrayMapping::new(object.map_fd("kdb_ios")?, ios)?,
             calls: ArrayMapping::new(object.map_fd("kdb_calls")?, ios)?,
             procedures: Procedures::default(),
+            connection_calls: ConnectionCalls::new(sessions(&config))?,
             control: Control::new(config, secrets, object)?,
             free_sessions: Mutex::new((0..max_sessions).rev().collect()),
             housekeeping: Mutex::default(),
@@ -278,7 +286,11 @@ impl Engine {
     pub(crate) fn share_maps(&self, partition: u32) -> Result<MapFds> {
         let object = &self.programs(partition).object;
         let names = SHARED_MAPS.iter().chain(self.storage.maps());
-        names.map(|&name| Ok((name.to_string(), object.share_map(name)?))).collect()
+        let mut maps = self.connection_calls.share_maps()?;
+        for name in names {
+            maps.insert((*name).to_owned(), object.share_map(name)?);
+        }
+        Ok(maps)
     }
 
     /// The constants of a partition's programs.

@@ -43,7 +43,7 @@ impl Procedures {
     }
 
     /// Checks whether a library can be added, in the place of the library of the same name if `replace` says so.
-    pub fn check(&self, library: &str, new: &BTreeMap<String, Registered>, replace: bool) -> Result<()> {
+    pub fn check<T>(&self, library: &str, new: &BTreeMap<String, T>, replace: bool) -> Result<()> {
         let procedures = self.by_name.read().unwrap_or_else(PoisonError::into_inner);
         let others = procedures.values().filter(|procedure| &*procedure.library != library).count();
         if !replace && others < procedures.len() {

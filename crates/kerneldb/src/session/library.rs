@@ -1,6 +1,5 @@
 //! Libraries: eBPF objects with procedures that sessions call by name.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
@@ -11,12 +10,15 @@ use rustix::fs::{Mode, OFlags};
 use crate::{
     Error, Result,
     attach::{self, Attachment, MapFds},
-    engine::{Engine, Registered},
+    engine::{Engine, Library, Registered, VerifiedProcedure},
     limits::{LIBRARY_BYTES_MAX, LIBRARY_NAME_MAX},
 };
 
 /// Sections of the programs that are procedures, as `procedure.h` names them, and whether they only read.
 const SECTIONS: [(&str, bool); 2] = [("raw_tp/procedure", false), ("raw_tp/read_only_procedure", true)];
+
+/// What the name of the program on connections has behind the procedure's.
+const ON_CONNECTION: &str = "_on_connection";
 
 /// A procedure that can be called by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,12 +79,12 @@ pub fn read(file: &Path) -> Result<(String, Vec<u8>)> {
 }
 
 /// Lets the kernel verify the procedures of a library that is to be loaded.
-fn verify(db: &Arc<Engine>, library: &str, elf: &[u8]) -> Result<BTreeMap<String, Registered>> {
+fn verify(db: &Arc<Engine>, library: &str, elf: &[u8]) -> Result<Library> {
     check_name(library)?;
     if elf.len() > LIBRARY_BYTES_MAX {
         return Err(Error::Library(format!("an object has at most {} MiB", LIBRARY_BYTES_MAX >> 20)));
     }
-    let mut procedures: BTreeMap<String, Registered> = BTreeMap::new();
+    let mut procedures = Library::new();
     for partition in 0..db.config().partitions {
         let attachment =
             Attachment { name: library, elf, partition, constants: &[], maps: MapFds::new(), entries: &[] };
@@ -95,12 +97,17 @@ fn verify(db: &Arc<Engine>, library: &str, elf: &[u8]) -> Result<BTreeMap<String
         for (name, section) in object.programs() {
             let Some((_, read_only)) = SECTIONS.iter().find(|(known, _)| section == *known) else { continue };
             let program = object.program(&name)?;
-            let procedure = procedures.entry(name).or_insert_with(|| Registered {
-                library: library.into(),
-                read_only: *read_only,
-                programs: Vec::new(),
+            let on_connection = object.program(&format!("{name}{ON_CONNECTION}"))?;
+            let procedure = procedures.entry(name).or_insert_with(|| VerifiedProcedure {
+                registered: Registered {
+                    library: library.into(),
+                    read_only: *read_only,
+                    programs: Vec::new(),
+                },
+                on_connections: Vec::new(),
             });
-            procedure.programs.push(program);
+            procedure.registered.programs.push(program);
+            procedure.on_connections.push(on_connection);
         }
     }
     match procedures.is_empty() {
@@ -123,6 +130,6 @@ pub(crate) fn load(
     let _changes = db.procedures.lock_changes();
     db.procedures.check(library, &procedures, replace)?;
     keep()?;
-    db.procedures.put(library, procedures);
+    db.put_library(library, procedures);
     Ok(names)
 }

@@ -170,10 +170,28 @@ struct kdb_call {
 	__u64 observed_ts;        /* out: newest commit that the call reveals */
 	__s64 number;             /* result of the functions that parse numbers */
 	__u32 text_len;           /* out: bytes of `text` */
-	__u32 _pad;
+	__u32 status;             /* out, of a call on a connection: enum kdb_status */
 	struct kdb_argument argument[KDB_CALL_ARGUMENTS];
 	__u8 text[KDB_CALL_TEXT]; /* out: why the procedure refuses */
 	__u8 bytes[KDB_CALL_BYTES + 64];
+};
+
+/* A procedure that can be called on connections (connection.h). */
+#define KDB_PROCEDURE_NAME 64u    /* bytes of a longest name and a zero */
+#define KDB_PROCEDURE_SLOTS 512u  /* twice the number of procedures: a library is replaced while the old one is in use */
+struct kdb_procedure {
+	__u8 name[KDB_PROCEDURE_NAME]; /* padded with zeros; empty: the slot is free */
+	__u32 read_only;
+	__u32 _pad;
+};
+
+/* A connection of a server, found by the cookie of its socket. User space sets the first two fields when it accepts the
+ * connection. The program that begins a call sets the others. */
+struct kdb_connection {
+	__u32 index;              /* the server's number of the connection */
+	__u32 session;            /* index of the session's kdb_ctx */
+	__u32 io;                 /* of the call: the index in kdb_ios and kdb_calls */
+	__u32 back;               /* of the call: the program in kdb_call_returns that continues */
 };
 
 /* ---- Global state (the paper's `timestamps` map), one element, memory-mapped ------------------- */

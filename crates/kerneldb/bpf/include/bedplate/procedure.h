@@ -37,7 +37,7 @@
 #define BEDPLATE_PROCEDURE_H
 
 #include <bedplate/abi.h>
-#include <bedplate/kdb.h>
+#include <bedplate/connection.h>
 
 /* The license of the object's programs: the kernel lets them call its functions. */
 #define KDB_LICENSE(text) char LICENSE[] SEC("license") = text
@@ -58,22 +58,38 @@ struct kdb_proc_arguments {
 	__u64 io;
 };
 
+/* Defines the call on the given session and buffers, or returns from the program. */
+#define KDB_PROC(p, session_, io_, only_reads, otherwise)                                              \
+	__u32 session = session_, io = io_;                                                            \
+	struct kdb_proc p = {                                                                          \
+		.ctx = bpf_map_lookup_elem(&kdb_contexts, &session),                                   \
+		.call = bpf_map_lookup_elem(&kdb_calls, &io),                                          \
+		.io = bpf_map_lookup_elem(&kdb_ios, &io),                                              \
+		.read_only = only_reads,                                                               \
+	};                                                                                             \
+	USE_ARENA();                                                                                   \
+	if (!p.ctx || !p.call || !p.io)                                                                \
+		return otherwise
+
+/* Two programs with the same body: one for user space, and one on connections (connection.h). */
 #define KDB_PROCEDURE_IN(section, name, only_reads)                                                    \
 	static __always_inline int name##_body(struct kdb_proc *p);                                    \
 	SEC(section) int name(struct kdb_proc_arguments *arguments)                                    \
 	{                                                                                              \
-		__u32 session = arguments->session, io = arguments->io;                                \
-		struct kdb_proc p = {                                                                  \
-			.ctx = bpf_map_lookup_elem(&kdb_contexts, &session),                           \
-			.call = bpf_map_lookup_elem(&kdb_calls, &io),                                  \
-			.io = bpf_map_lookup_elem(&kdb_ios, &io),                                      \
-			.read_only = only_reads,                                                       \
-		};                                                                                     \
-		USE_ARENA();                                                                           \
-		if (!p.ctx || !p.call || !p.io)                                                        \
-			return KDB_ERR_STATE;                                                          \
+		KDB_PROC(p, arguments->session, arguments->io, only_reads, KDB_ERR_STATE);             \
 		int status = name##_body(&p);                                                          \
 		return status < KDB_REFUSED ? KDB_OK : status;                                         \
+	}                                                                                              \
+	SEC("sk_skb/verdict") int name##_on_connection(struct __sk_buff *skb)                          \
+	{                                                                                              \
+		struct kdb_connection *connection = kdb_connection_of(skb);                            \
+		if (!connection)                                                                       \
+			return SK_DROP;                                                                \
+		KDB_PROC(p, connection->session, connection->io, only_reads, SK_DROP);                 \
+		int status = name##_body(&p);                                                          \
+		p.call->status = status < KDB_REFUSED ? KDB_OK : status;                               \
+		bpf_tail_call(skb, &kdb_call_returns, connection->back);                               \
+		return SK_DROP;                                                                        \
 	}                                                                                              \
 	static __always_inline int name##_body(struct kdb_proc *p)
 

@@ -1,0 +1,190 @@
+//! The procedures as programs on connections call them (`bpf/include/bedplate/connection.h`): their maps and slots.
+//!
+//! A program finds a procedure's slot by its name. A slot that no name leads to any more is used again after a grace period only, so
+//! the programs that have found it are not affected. The caller holds the database's lock of changes.
+
+use std::collections::BTreeMap;
+use std::mem::offset_of;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, libbpf_sys};
+
+use crate::bpf::{GracePeriod, MapFds, Program, kernel_error};
+use crate::layout::{
+    KDB_MAX_PARTITIONS, KDB_PROCEDURE_NAME, KDB_PROCEDURE_SLOTS, kdb_connection, kdb_procedure,
+};
+use crate::{Error, Result};
+
+/// The number of a slot.
+type Slot = u32;
+
+/// A procedure that is to be found by programs on connections.
+pub(crate) struct NewProcedure<'a> {
+    pub name: &'a str,
+    pub read_only: bool,
+    /// The program for each partition.
+    pub programs: &'a [Program],
+}
+
+/// The maps of `connection.h`, and which slots are in use.
+pub(crate) struct ConnectionCalls {
+    connections: MapHandle,
+    names: MapHandle,
+    procedures: MapHandle,
+    programs: MapHandle,
+    returns: MapHandle,
+    slots: Mutex<Slots>,
+    has_server: AtomicBool,
+}
+
+struct Slots {
+    free: Vec<Slot>,
+    by_name: BTreeMap<String, Slot>,
+}
+
+/// Creates a map. Its name is the one in `connection.h`, because libbpf finds a shared map by the name that the kernel has for it.
+fn create(kind: MapType, name: &str, key: usize, value: usize, entries: u32) -> Result<MapHandle> {
+    let opts = libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
+        ..Default::default()
+    };
+    MapHandle::create(kind, Some(name), key as u32, value as u32, entries, &opts)
+        .map_err(|error| kernel_error("cannot create the maps of procedures", error))
+}
+
+fn update(map: &MapHandle, key: &[u8], value: &[u8]) -> Result<()> {
+    map.update(key, value, MapFlags::ANY).map_err(|error| kernel_error("cannot enter a procedure", error))
+}
+
+/// A name as a key.
+fn key(name: &str) -> Option<[u8; KDB_PROCEDURE_NAME as usize]> {
+    let mut key = [0; KDB_PROCEDURE_NAME as usize];
+    let fits = name.len() < key.len();
+    fits.then(|| {
+        key[..name.len()].copy_from_slice(name.as_bytes());
+        key
+    })
+}
+
+/// Where the program of a slot for a partition is.
+fn program_index(slot: Slot, partition: usize) -> [u8; 4] {
+    (slot * KDB_MAX_PARTITIONS + partition as u32).to_ne_bytes()
+}
+
+impl ConnectionCalls {
+    /// Creates the maps for up to `connections` connections.
+    pub fn new(connections: u32) -> Result<Self> {
+        let programs = KDB_PROCEDURE_SLOTS * KDB_MAX_PARTITIONS;
+        let name = KDB_PROCEDURE_NAME as usize;
+        let free = (0..KDB_PROCEDURE_SLOTS).rev().collect();
+        Ok(ConnectionCalls {
+            connections: create(
+                MapType::Hash,
+                "kdb_connections",
+                8,
+                size_of::<kdb_connection>(),
+                connections,
+            )?,
+            names: create(MapType::Hash, "kdb_procedure_names", name, 4, KDB_PROCEDURE_SLOTS)?,
+            procedures: create(
+                MapType::Array,
+                "kdb_procedures",
+                4,
+                size_of::<kdb_procedure>(),
+                KDB_PROCEDURE_SLOTS,
+            )?,
+            programs: create(MapType::ProgArray, "kdb_call_programs", 4, 4, programs)?,
+            returns: create(MapType::ProgArray, "kdb_call_returns", 4, 4, 2 * KDB_MAX_PARTITIONS)?,
+            slots: Mutex::new(Slots { free, by_name: BTreeMap::new() }),
+            has_server: AtomicBool::new(false),
+        })
+    }
+
+    /// The maps by the names that programs have for them.
+    pub fn share_maps(&self) -> Result<MapFds> {
+        let share = |(name, map): (&str, &MapHandle)| -> Result<(String, OwnedFd)> {
+            let fd = map.as_fd().try_clone_to_owned();
+            Ok((name.to_owned(), fd.map_err(|error| Error::io("cannot duplicate a map descriptor", error))?))
+        };
+        [
+            ("kdb_connections", &self.connections),
+            ("kdb_procedure_names", &self.names),
+            ("kdb_procedures", &self.procedures),
+            ("kdb_call_programs", &self.programs),
+            ("kdb_call_returns", &self.returns),
+        ]
+        .into_iter()
+        .map(share)
+        .collect()
+    }
+
+    /// Whether the caller becomes the server whose programs calls return to. One server at a time can be it.
+    pub fn claim_server(&self) -> bool {
+        !self.has_server.swap(true, Ordering::AcqRel)
+    }
+
+    /// Removes the programs of the server. None of its connections is left.
+    pub fn release_server(&self) {
+        for index in 0..2 * KDB_MAX_PARTITIONS {
+            // Without a program there is nothing to remove.
+            let _ = self.returns.delete(&index.to_ne_bytes());
+        }
+        self.has_server.store(false, Ordering::Release);
+    }
+
+    /// Replaces the procedures `old` by `new`. Programs on connections find all procedures that are in both at all times. After an
+    /// error they find some of them not, and calls of those are the event loop's.
+    pub fn replace(&self, old: &[String], new: &[NewProcedure<'_>], grace: &GracePeriod) -> Result<()> {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unused = Vec::new();
+        let mut entered = Ok(());
+        let mut added = Vec::new();
+        for procedure in new {
+            let Some(slot) = slots.free.pop() else { break };
+            entered = self.enter(slot, procedure);
+            if entered.is_err() {
+                unused.push(slot);
+                break;
+            }
+            added.push(procedure.name);
+            unused.extend(slots.by_name.insert(procedure.name.to_owned(), slot));
+        }
+        for name in old.iter().filter(|name| !added.contains(&name.as_str())) {
+            if let Some(slot) = slots.by_name.remove(name) {
+                let key = key(name).expect("it was entered");
+                self.names.delete(&key).map_err(|error| kernel_error("cannot remove a procedure", error))?;
+                unused.push(slot);
+            }
+        }
+        if unused.is_empty() {
+            return entered;
+        }
+        grace.wait()?;
+        for slot in unused {
+            for partition in 0..KDB_MAX_PARTITIONS as usize {
+                // Only the partitions of this database have a program.
+                let _ = self.programs.delete(&program_index(slot, partition));
+            }
+            update(&self.procedures, &slot.to_ne_bytes(), &[0; size_of::<kdb_procedure>()])?;
+            slots.free.push(slot);
+        }
+        entered
+    }
+
+    /// Enters a procedure into a free slot, and then its name. A longer name than programs look for is left out.
+    fn enter(&self, slot: Slot, procedure: &NewProcedure<'_>) -> Result<()> {
+        let Some(name) = key(procedure.name) else { return Ok(()) };
+        for (partition, program) in procedure.programs.iter().enumerate() {
+            let fd = program.as_fd().as_raw_fd().to_ne_bytes();
+            update(&self.programs, &program_index(slot, partition), &fd)?;
+        }
+        let mut entry = [0; size_of::<kdb_procedure>()];
+        entry[offset_of!(kdb_procedure, name)..][..name.len()].copy_from_slice(&name);
+        entry[offset_of!(kdb_procedure, read_only)..][..4]
+            .copy_from_slice(&u32::from(procedure.read_only).to_ne_bytes());
+        update(&self.procedures, &slot.to_ne_bytes(), &entry)?;
+        update(&self.names, &name, &slot.to_ne_bytes())
+    }
+}
