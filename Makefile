@@ -106,7 +106,9 @@ docs:
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items
 
 unit:
-	cargo test --locked --workspace --no-fail-fast
+# Tests use the libraries for other programs, which are built here once for all of them.
+	cargo build --locked --workspace
+	BEDPLATE_TEST_BUILT=1 cargo test --locked --workspace --no-fail-fast
 
 test-vm: setup ## Run the tests that need ring 0 or older kernels, on stock kernels in virtual machines
 	scripts/test-vm.sh

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+use bedplate_suite_support::programs;
 use tempfile::TempDir;
 
 /// The C interface of the crate whose tests these are.
@@ -24,8 +25,6 @@ pub struct Interface {
     pub scratch: &'static str,
     /// The crate's version.
     pub version: &'static str,
-    /// The program that builds the crate.
-    pub cargo: &'static str,
 }
 
 /// The [`Interface`] of the crate that uses this in a test: its name, and the standard of C that its programs are written in.
@@ -39,7 +38,6 @@ macro_rules! interface {
             generated: concat!(env!("OUT_DIR"), "/", $name, ".h"),
             scratch: env!("CARGO_TARGET_TMPDIR"),
             version: env!("CARGO_PKG_VERSION"),
-            cargo: env!("CARGO"),
         }
     };
 }
@@ -86,10 +84,8 @@ impl Interface {
     pub fn libraries(&self) -> &'static Path {
         static LIBRARIES: OnceLock<PathBuf> = OnceLock::new();
         LIBRARIES.get_or_init(|| {
-            let package = format!("bedplate-{}-c", self.name);
-            let build = ["build", "--locked", "--quiet", "-p", &package];
-            assert!(Command::new(self.cargo).args(build).status().unwrap().success());
-            std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned()
+            programs::build(&[&format!("{}-c", self.name)]).unwrap();
+            programs::folder().unwrap()
         })
     }
 

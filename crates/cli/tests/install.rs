@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
+use bedplate_suite_support::programs;
 use tempfile::TempDir;
 
 /// The files that are installed below the prefix.
@@ -55,8 +56,6 @@ fn folder() -> TempDir {
 fn install(destination: Option<&Path>, prefix: &Path) {
     static BUILD: Once = Once::new();
     BUILD.call_once(|| {
-        let mut command = Command::new(env!("CARGO"));
-        command.args(["build", "--locked", "--quiet"]);
         let packages = [
             "ring0-preload",
             "ring0-c",
@@ -67,10 +66,7 @@ fn install(destination: Option<&Path>, prefix: &Path) {
             "snapshot-c",
             "store-c",
         ];
-        for package in packages {
-            command.args(["-p", &format!("bedplate-{package}")]);
-        }
-        assert!(command.status().unwrap().success());
+        programs::build(&packages).unwrap();
     });
     let built = Path::new(env!("CARGO_BIN_EXE_bedplate")).parent().unwrap();
     let assignment = |name: &str, value: &Path| {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
+use bedplate_suite_support::programs;
 use rustix::fs::{Advice, fadvise};
 use tempfile::TempDir;
 
@@ -16,9 +17,7 @@ struct Place(TempDir);
 
 impl Place {
     fn new() -> Self {
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--locked", "--quiet", "-p", "bedplate-scan-preload"]);
-        assert!(cargo.status().unwrap().success());
+        programs::build(&["scan-preload"]).unwrap();
         Self(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap())
     }
 

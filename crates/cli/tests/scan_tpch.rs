@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
+use bedplate_suite_support::programs;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -12,14 +13,8 @@ const SCALE: &str = "0.01";
 
 /// The command, with the library that it preloads, built with the profile of this test.
 fn bedplate() -> PathBuf {
-    let bedplate = PathBuf::from(env!("CARGO_BIN_EXE_bedplate"));
-    let mut command = Command::new(env!("CARGO"));
-    command.args(["build", "--locked", "--quiet", "-p", "bedplate-scan-preload"]);
-    if bedplate.parent().is_some_and(|folder| folder.ends_with("release")) {
-        command.arg("--release");
-    }
-    assert!(command.status().unwrap().success());
-    bedplate
+    programs::build(&["scan-preload"]).unwrap();
+    PathBuf::from(env!("CARGO_BIN_EXE_bedplate"))
 }
 
 fn run(engine: &str) -> Output {

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use bedplate_suite_support::programs;
 use tempfile::TempDir;
 
 /// The command in a folder with the libraries, as `make install` puts them.
@@ -11,17 +12,7 @@ struct Installed(TempDir);
 
 impl Installed {
     fn new() -> Self {
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args([
-            "build",
-            "--locked",
-            "--quiet",
-            "-p",
-            "bedplate-snapshot-preload",
-            "-p",
-            "bedplate-snapshot-malloc",
-        ]);
-        assert!(cargo.status().unwrap().success());
+        programs::build(&["snapshot-preload", "snapshot-malloc"]).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let built = Path::new(env!("CARGO_BIN_EXE_bedplate"));
         for part in ["bin", "lib"] {

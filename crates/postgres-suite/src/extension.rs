@@ -92,7 +92,7 @@ fn copy_sources(from: &Path, to: &Path) -> Result<()> {
 
 /// The static library of `crates/scan-c`, built by cargo as the calling test was.
 pub fn build_library() -> Result<PathBuf> {
-    programs::build("bedplate-scan-c")?;
+    programs::build(&["scan-c"])?;
     Ok(programs::folder()?.join("libbedplate_scan.a"))
 }
 

@@ -4,18 +4,15 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use bedplate_suite_support::programs;
 use bedplate_vm::{File, Job, Kernel, Machine, Report, Series};
 
 const LIBRARY: &str = "/lib/bedplate/preload.so";
 
 /// Builds the library in the development profile, which must also be the profile of this test.
 fn library() -> PathBuf {
-    let mut command = Command::new(env!("CARGO"));
-    command.args(["build", "--locked", "--quiet", "-p", "bedplate-ring0-preload"]);
-    assert!(command.status().unwrap().success());
-    // The path of this test is target/PROFILE/deps/NAME.
-    let folder = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned();
-    folder.join("libbedplate_ring0_preload.so")
+    programs::build(&["ring0-preload"]).unwrap();
+    programs::folder().unwrap().join("libbedplate_ring0_preload.so")
 }
 
 /// Runs a shell script in a guest that has the programs and the library.

@@ -3,7 +3,7 @@
 //! [`User`] is the ordinary user as whom servers run. [`processes`] finds the processes of a server by their current folder, ends
 //! them, and adds up their processor time. [`programs`] builds Bedplate's programs for a test. [`run`] runs a command to its end.
 //!
-//! This crate is for the suites (`postgres-suite`, `mariadb-suite`) only.
+//! This crate is for tests and benchmarks only.
 
 pub mod processes;
 pub mod programs;

@@ -12,11 +12,21 @@ pub fn folder() -> Result<PathBuf> {
     Ok(test.ancestors().nth(2).unwrap_or(Path::new(".")).to_owned())
 }
 
-/// Builds a package with the profile of the calling test.
-pub fn build(package: &str) -> Result<()> {
+/// Set when all packages have been built already, as `make unit` does. Packages by themselves have fewer features than in the whole
+/// workspace, so cargo would build them and all that they depend on once more.
+const BUILT: &str = "BEDPLATE_TEST_BUILT";
+
+/// Builds packages (names without `bedplate-`) with the profile of the calling test, unless `BEDPLATE_TEST_BUILT` is set.
+pub fn build(packages: &[&str]) -> Result<()> {
+    if std::env::var_os(BUILT).is_some() {
+        return Ok(());
+    }
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.args(["build", "--locked", "--quiet", "-p", package]);
+    command.args(["build", "--locked", "--quiet"]);
+    for package in packages {
+        command.args(["-p", &format!("bedplate-{package}")]);
+    }
     if folder()?.file_name().is_some_and(|name| name == "release") {
         command.arg("--release");
     }
@@ -28,7 +38,7 @@ pub fn build(package: &str) -> Result<()> {
 pub fn bedplate() -> Result<PathBuf> {
     let program = folder()?.join("bedplate");
     if !program.exists() {
-        build("bedplate-cli")?;
+        build(&["cli"])?;
     }
     Ok(program)
 }

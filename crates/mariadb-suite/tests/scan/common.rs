@@ -95,7 +95,7 @@ pub const SETTLING_TIME: Duration = Duration::from_secs(1);
 pub fn program() -> PathBuf {
     static BUILT: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
     let build = || {
-        programs::build("bedplate-scan-preload").unwrap();
+        programs::build(&["scan-preload"]).unwrap();
         programs::bedplate().unwrap()
     };
     BUILT.get_or_init(build).clone()

@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bedplate_scan::{Daemon, Options, Service, Stopper, resident_bytes};
+use bedplate_suite_support::programs;
 use rustix::fs::{Advice, fadvise};
 use tempfile::TempDir;
 
@@ -21,12 +22,8 @@ pub const MINIMUM: u64 = 1 << 20;
 
 /// The library, built as this test was.
 pub fn library() -> PathBuf {
-    let mut command = Command::new(env!("CARGO"));
-    command.args(["build", "--locked", "--quiet", "-p", "bedplate-scan-preload"]);
-    assert!(command.status().unwrap().success());
-    // This test is target/PROFILE/deps/NAME.
-    let folder = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned();
-    folder.join("libbedplate_scan_preload.so")
+    programs::build(&["scan-preload"]).unwrap();
+    programs::folder().unwrap().join("libbedplate_scan_preload.so")
 }
 
 /// A daemon in this process, a folder on a disk, and the library.

@@ -9,6 +9,8 @@ mod server;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use bedplate_suite_support::programs;
+
 pub use numbers::{KEYS, exact_prefix, fill, number_of, under_load, value};
 pub use server::{
     Server, Statistics, bgsave, child_of, free_port, incomplete, info, kill, replicate, rewrite_log, saved,
@@ -82,10 +84,6 @@ pub fn libraries() -> [PathBuf; 2] {
 
 /// Builds one of Bedplate's libraries, like this test.
 fn build(name: &str) -> PathBuf {
-    let mut command = Command::new(env!("CARGO"));
-    command.args(["build", "--locked", "--quiet", "-p", &format!("bedplate-{name}")]);
-    assert!(command.status().unwrap().success());
-    // This test is target/PROFILE/deps/NAME.
-    let folder = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned();
-    folder.join(format!("libbedplate_{}.so", name.replace('-', "_")))
+    programs::build(&[name]).unwrap();
+    programs::folder().unwrap().join(format!("libbedplate_{}.so", name.replace('-', "_")))
 }
