@@ -22,6 +22,9 @@ export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER ?= sudo -E
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER ?= sudo -E
 endif
 
+# The libraries for other programs, except for the store's.
+LIBRARIES := $(addprefix -p bedplate-,ring0-preload ring0-c snapshot-preload snapshot-malloc scan-c scan-preload snapshot-c)
+
 # Where `make install` puts things; DESTDIR is for those who make packages.
 PREFIX ?= /usr/local
 # Where `make install` finds what was built.
@@ -49,7 +52,7 @@ setup: ## Install what is missing (changes nothing when nothing is)
 	@scripts/setup.sh
 
 build: setup ## Build the optimised bedplate command and libraries
-	cargo build --locked --release -p bedplate-cli -p bedplate-ring0-preload -p bedplate-ring0-c -p bedplate-snapshot-preload -p bedplate-snapshot-malloc -p bedplate-scan-c -p bedplate-scan-preload -p bedplate-snapshot-c
+	cargo build --locked --release -p bedplate-cli $(LIBRARIES)
 # cargo builds this library by itself: together with the command, the library would get the features that benchmarks need.
 	cargo build --locked --release -p bedplate-store-c
 
@@ -107,7 +110,7 @@ docs:
 
 unit:
 # Tests use the libraries for other programs, which are built here once for all of them.
-	cargo build --locked --workspace
+	cargo build --locked $(LIBRARIES) -p bedplate-store-c
 	BEDPLATE_TEST_BUILT=1 cargo test --locked --workspace --no-fail-fast
 
 test-vm: setup ## Run the tests that need ring 0 or older kernels, on stock kernels in virtual machines

@@ -12,7 +12,7 @@ pub fn folder() -> Result<PathBuf> {
     Ok(test.ancestors().nth(2).unwrap_or(Path::new(".")).to_owned())
 }
 
-/// Set when all packages have been built already, as `make unit` does. Packages by themselves have fewer features than in the whole
+/// Set when the libraries for other programs have been built already, as `make unit` does. Packages by themselves have fewer features than in the whole
 /// workspace, so cargo would build them and all that they depend on once more.
 const BUILT: &str = "BEDPLATE_TEST_BUILT";
 
