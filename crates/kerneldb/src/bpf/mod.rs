@@ -10,6 +10,8 @@ mod program;
 pub(crate) use grace::GracePeriod;
 pub use mapping::ArrayMapping;
 pub(crate) use mapping::{ArenaMapping, Reservation};
+#[cfg(any(test, feature = "testing"))]
+pub use object::with_objects;
 pub use object::{LoadedObject, MapFds};
 pub(crate) use object::{ObjectSpec, load};
 pub use program::Program;

@@ -46,12 +46,35 @@ unsafe impl Send for LoadedObject {}
 // SAFETY: as above: `&self` methods only look up descriptors.
 unsafe impl Sync for LoadedObject {}
 
+#[cfg(any(test, feature = "testing"))]
+thread_local! {
+    /// Objects that this thread loads instead of others, by the names of those.
+    static REPLACED: std::cell::RefCell<HashMap<String, Vec<u8>>> = std::cell::RefCell::default();
+}
+
+/// Runs `f`. What it loads in this thread under one of the names is the object given here, whatever object it has.
+/// So a test can run a database on programs that were compiled in another way. The names are those in error messages:
+/// `kdb_call` for the operators, and [`Attachment::name`](crate::attach::Attachment::name) for others.
+#[cfg(any(test, feature = "testing"))]
+pub fn with_objects<T>(objects: &[(&str, &[u8])], f: impl FnOnce() -> T) -> T {
+    let objects = objects.iter().map(|(name, elf)| ((*name).to_owned(), elf.to_vec())).collect();
+    let before = REPLACED.replace(objects);
+    let result = f();
+    REPLACED.set(before);
+    result
+}
+
 /// Verifies and loads an object.
 pub(crate) fn load(spec: &ObjectSpec<'_>) -> Result<LoadedObject> {
     let what = |step: &str| format!("cannot {step} the eBPF programs ({})", spec.name);
+    let elf = spec.elf;
+    #[cfg(any(test, feature = "testing"))]
+    let replaced = REPLACED.with_borrow(|objects| objects.get(spec.name).cloned());
+    #[cfg(any(test, feature = "testing"))]
+    let elf = replaced.as_deref().unwrap_or(elf);
     let mut open = ObjectBuilder::default()
         .name(spec.name)
-        .and_then(|b| b.open_memory(spec.elf))
+        .and_then(|b| b.open_memory(elf))
         .map_err(|e| kernel_error(what("open"), e))?;
     for mut map in open.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();

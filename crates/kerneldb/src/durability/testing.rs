@@ -1,4 +1,4 @@
-//! A store on a simulated disk, for tests of crashes.
+//! A store on a simulated disk, for tests of crashes, and databases on other eBPF objects than those that are shipped.
 //!
 //! The disk is in memory. A test can hold its fsyncs back, and can examine the disk after a power failure at this
 //! moment. It then has all synced bytes, and an arbitrary part of the rest.
@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::datadir::DataDir;
 use super::disk::faulty::FaultyDir;
 use super::recovery::RecoveryReport;
+pub use crate::bpf::with_objects;
 use crate::{Result, Store, StoreConfig};
 
 /// A disk with one data directory. Clones share the disk.

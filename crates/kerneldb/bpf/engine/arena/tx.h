@@ -42,6 +42,18 @@ __noinline int locked_read(struct kdb_ctx *ctx, struct kdb_io *io, __u32 index)
 	return KDB_OK;
 }
 
+#ifdef KDB_DEFECT_READ_LOCK
+/* Whether the transaction has locked the key exclusively. */
+static __always_inline int locked_exclusively(struct kdb_ctx *ctx, struct kdb_io *io)
+{
+	struct kdb_pos pos;
+
+	pos.hash = io->hash;
+	index_find(io, &pos);
+	return pos.entry && (LOAD(&entry_at(pos.entry)->lock) & KDB_LOCK_OWNER_MASK) == ctx->session + 1;
+}
+#endif
+
 static __always_inline int locking_get(struct kdb_state *state, struct kdb_ctx *ctx, struct kdb_io *io)
 {
 	__u32 index = 0;
@@ -49,6 +61,11 @@ static __always_inline int locking_get(struct kdb_state *state, struct kdb_ctx *
 
 	if (status)
 		return status;
+#ifdef KDB_DEFECT_READ_LOCK
+	/* A test compiles the programs with this defect. Its checker of histories must notice that reads take no lock. */
+	if (!locked_exclusively(ctx, io))
+		return read_version(io, TS_LATEST, 0);
+#endif
 	status = tx_lock(ctx, io, MODE_SHARED, 0, &index);
 	if (status)
 		return tx_fail_io(state, ctx, io, status);
@@ -80,8 +97,10 @@ static __always_inline int snapshot_get(struct kdb_state *state, struct kdb_ctx 
 	if (status)
 		return status;
 	status = read_version(io, ctx->snapshot_ts, 1);
+#ifndef KDB_DEFECT_READ_VALIDATION /* Only a test compiles the programs with this defect; see KDB_DEFECT_READ_LOCK. */
 	if (snapshot_revoked(state, ctx))
 		return tx_too_old(state, ctx);
+#endif
 	kdb_stats(state)->gets++;
 	if (status == KDB_NOT_FOUND)
 		kdb_stats(state)->get_misses++;
