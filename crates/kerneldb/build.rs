@@ -72,6 +72,8 @@ fn main() {
         ("bpf/trace.bpf.c", "trace_arena", arena),
         ("bpf/trace.bpf.c", "trace_hashmap", hashmap),
         ("bpf/examples/voter.bpf.c", "voter", arena),
+        ("bpf/examples/voter.bpf.c", "voter_hashmap", hashmap),
+        ("bpf/examples/voter_procedures.bpf.c", "voter_procedures", arena),
         ("bpf/examples/accounts.bpf.c", "accounts", arena),
     ] {
         let folders = [include.as_os_str(), generated.as_os_str(), OsStr::new(&system)];

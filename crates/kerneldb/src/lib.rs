@@ -40,7 +40,7 @@ pub use error::{Error, Result};
 pub use limits::{KEY_MAX, TRACE_OPS, TX_KEYS_MAX, VALUE_MAX};
 pub use session::{
     ACCOUNTS, Application, FoundProcedure, Procedure, ProcedureInfo, Replayer, Reply, Session, TRACE_KEY,
-    Trace, TraceOutcome, VOTER, read_library,
+    Trace, TraceOutcome, VOTER, VOTER_HASHMAP, VOTER_PROCEDURES, read_library,
 };
 pub use stats::Stats;
 pub use timeouts::Timeouts;

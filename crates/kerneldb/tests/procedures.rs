@@ -2,8 +2,10 @@
 
 mod common;
 
-use bedplate_kerneldb::{Application, Database, Procedure, Session, SetOptions, VOTER};
-use common::{can_run, small};
+use bedplate_kerneldb::{
+    Application, Config, Database, EngineKind, Procedure, Session, SetOptions, VOTER, VOTER_HASHMAP,
+};
+use common::{can_run, has_arenas, hash_maps, small};
 
 const STEPS: [&str; 7] = [
     "voter_area",
@@ -22,8 +24,12 @@ fn key(table: u8, id: u64, bytes: usize) -> Vec<u8> {
 }
 
 /// A database with 12 contestants and 100 area codes, and both forms of the procedure.
-fn voter() -> (Database, Application, [Procedure; 2]) {
-    let db = Database::create(small()).unwrap();
+fn voter_on(config: Config) -> (Database, Application, [Procedure; 2]) {
+    let elf = match config.engine {
+        EngineKind::Arena => VOTER,
+        EngineKind::HashMap => VOTER_HASHMAP,
+    };
+    let db = Database::create(config).unwrap();
     let mut s = db.session().unwrap();
     for contestant in 1..=12 {
         s.set(&key(b'c', contestant, 4), b"somebody", SetOptions::default()).unwrap();
@@ -31,12 +37,16 @@ fn voter() -> (Database, Application, [Procedure; 2]) {
     for area in 200..300 {
         s.set(&key(b'a', area, 4), b"PA", SetOptions::default()).unwrap();
     }
-    let app = db.load_application(VOTER, 0).unwrap();
+    let app = db.load_application(elf, 0).unwrap();
     for (index, step) in STEPS.iter().enumerate() {
         app.set_program("voter_programs", index as u32, &app.procedure(step).unwrap()).unwrap();
     }
     let procedures = [app.procedure("voter_begin").unwrap(), app.procedure("voter_direct").unwrap()];
     (db, app, procedures)
+}
+
+fn voter() -> (Database, Application, [Procedure; 2]) {
+    voter_on(small())
 }
 
 fn votes_of(s: &mut Session, phone: u64) -> u64 {
@@ -48,20 +58,25 @@ fn both_styles_validate_and_count() {
     if !can_run() {
         return;
     }
-    let (db, _app, procedures) = voter();
-    let mut s = db.session().unwrap();
-    for (i, vote) in procedures.iter().enumerate() {
-        let phone = 2_120_000_000 + i as u64;
-        assert_eq!(vote.run(&mut s, &[phone, 3, 2]).unwrap(), 0);
-        assert_eq!(vote.run(&mut s, &[phone, 12, 2]).unwrap(), 0);
-        assert_eq!(vote.run(&mut s, &[phone, 1, 2]).unwrap(), 3, "over the limit");
-        assert_eq!(vote.run(&mut s, &[phone, 13, 9]).unwrap(), 2, "no such contestant");
-        assert_eq!(vote.run(&mut s, &[9_120_000_000, 1, 2]).unwrap(), 1, "no such area code");
-        assert!(!s.in_transaction());
-        assert_eq!(votes_of(&mut s, phone), 2);
-        let mut record = key(b'v', phone, 7);
-        record.extend_from_slice(&2u64.to_le_bytes());
-        assert_eq!(s.get(&record).unwrap().unwrap().data, 12u64.to_le_bytes());
+    let configs = [hash_maps(), small()]
+        .into_iter()
+        .filter(|config| config.engine != EngineKind::Arena || has_arenas());
+    for config in configs {
+        let (db, _app, procedures) = voter_on(config);
+        let mut s = db.session().unwrap();
+        for (i, vote) in procedures.iter().enumerate() {
+            let phone = 2_120_000_000 + i as u64;
+            assert_eq!(vote.run(&mut s, &[phone, 3, 2]).unwrap(), 0);
+            assert_eq!(vote.run(&mut s, &[phone, 12, 2]).unwrap(), 0);
+            assert_eq!(vote.run(&mut s, &[phone, 1, 2]).unwrap(), 3, "over the limit");
+            assert_eq!(vote.run(&mut s, &[phone, 13, 9]).unwrap(), 2, "no such contestant");
+            assert_eq!(vote.run(&mut s, &[9_120_000_000, 1, 2]).unwrap(), 1, "no such area code");
+            assert!(!s.in_transaction());
+            assert_eq!(votes_of(&mut s, phone), 2);
+            let mut record = key(b'v', phone, 7);
+            record.extend_from_slice(&2u64.to_le_bytes());
+            assert_eq!(s.get(&record).unwrap().unwrap().data, 12u64.to_le_bytes());
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
 
-use super::wire::{Reply, Stream, Wire};
+use super::wire::{Keys, Reply, Stream, Traffic, Wire};
 use crate::cpu::CpuTime;
 use crate::keys::{Distribution, KeyStream};
 use crate::latency::Latencies;
@@ -33,7 +33,24 @@ pub enum Loop {
     },
 }
 
-/// A workload on one server.
+/// The extent and timing of a load, whatever its requests are.
+#[derive(Clone, Copy, Debug)]
+pub struct Schedule {
+    /// Connections.
+    pub connections: usize,
+    /// Requests per batch (closed loop only).
+    pub pipeline: usize,
+    /// Generator threads, at most one per connection.
+    pub threads: usize,
+    /// Timing of requests.
+    pub timing: Loop,
+    /// Runs before the measurement begins.
+    pub warm_up: Duration,
+    /// Length of the measurement.
+    pub window: Duration,
+}
+
+/// A workload of GETs and SETs on one server.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// Connections.
@@ -58,6 +75,30 @@ pub struct Load {
     pub window: Duration,
     /// Seed of the key streams.
     pub seed: u64,
+}
+
+impl Load {
+    /// Its extent and timing.
+    pub fn schedule(&self) -> Schedule {
+        Schedule {
+            connections: self.connections,
+            pipeline: self.pipeline,
+            threads: self.threads,
+            timing: self.timing,
+            warm_up: self.warm_up,
+            window: self.window,
+        }
+    }
+
+    /// The requests of one of its threads.
+    pub fn traffic(&self, thread: usize) -> Keys {
+        let seed = self.seed.wrapping_add(thread as u64);
+        Keys {
+            wire: Wire::new(self.value_len),
+            stream: KeyStream::new(self.distribution, self.keys, seed),
+            set_percent: self.set_percent,
+        }
+    }
 }
 
 /// Results of the generator in the window.
@@ -86,27 +127,36 @@ impl Seen {
 
 /// Runs a load and returns its results, and those of `edge`, which it calls at the beginning and at the
 /// end of the window.
-pub fn run<T>(
+pub fn run<T>(address: SocketAddr, load: &Load, edge: impl FnMut() -> Result<T>) -> Result<(Seen, [T; 2])> {
+    let (seen, edges, _) = run_traffic(address, &load.schedule(), |thread| load.traffic(thread), edge)?;
+    Ok((seen, edges))
+}
+
+/// The same for any requests. `traffic` makes those of a thread; they are returned after the run.
+pub fn run_traffic<T, R: Traffic>(
     address: SocketAddr,
-    load: &Load,
+    schedule: &Schedule,
+    traffic: impl Fn(usize) -> R,
     mut edge: impl FnMut() -> Result<T>,
-) -> Result<(Seen, [T; 2])> {
-    let threads = load.threads.clamp(1, load.connections);
+) -> Result<(Seen, [T; 2], Vec<R>)> {
+    let threads = schedule.threads.clamp(1, schedule.connections);
     let mut workers = Vec::with_capacity(threads);
     for thread in 0..threads {
-        workers.push(Worker::connect(address, load, thread, threads)?);
+        workers.push(Worker::connect(address, *schedule, traffic(thread), thread, threads)?);
     }
     let start = Instant::now();
     std::thread::scope(|scope| {
         let running: Vec<_> = workers.into_iter().map(|w| scope.spawn(move || w.run(start))).collect();
         let sleep_until = |t: Duration| std::thread::sleep(t.saturating_sub(start.elapsed()));
-        sleep_until(load.warm_up);
+        sleep_until(schedule.warm_up);
         let begin = edge();
-        sleep_until(load.warm_up + load.window);
+        sleep_until(schedule.warm_up + schedule.window);
         let end = edge();
         let mut seen = Seen::default();
+        let mut traffics = Vec::with_capacity(threads);
         for worker in running {
-            let s = worker.join().expect("a generator thread does not panic")?;
+            let (s, traffic) = worker.join().expect("a generator thread does not panic")?;
+            traffics.push(traffic);
             seen.replies += s.replies;
             seen.refused += s.refused;
             seen.latencies.merge(&s.latencies);
@@ -114,23 +164,25 @@ pub fn run<T>(
             seen.cpu = seen.cpu.plus(s.cpu);
             seen.wall_ns = seen.wall_ns.max(s.wall_ns);
         }
-        Ok((seen, [begin?, end?]))
+        Ok((seen, [begin?, end?], traffics))
     })
 }
 
-struct Connection {
+/// The longest wait for the last replies of a run, after the end of its window.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+
+struct Connection<R> {
     socket: TcpStream,
-    stream: Stream,
+    stream: Stream<R>,
     /// Whether epoll also reports writability.
     watches_out: bool,
 }
 
-struct Worker<'a> {
-    load: &'a Load,
-    wire: Wire,
-    keys: KeyStream,
+struct Worker<R: Traffic> {
+    schedule: Schedule,
+    traffic: R,
     epoll: OwnedFd,
-    connections: Vec<Connection>,
+    connections: Vec<Connection<R::Request>>,
     /// Nanoseconds between two due requests of this thread.
     interval_ns: f64,
     start: Instant,
@@ -138,11 +190,17 @@ struct Worker<'a> {
     recording: bool,
 }
 
-impl<'a> Worker<'a> {
-    fn connect(address: SocketAddr, load: &'a Load, thread: usize, threads: usize) -> Result<Self> {
+impl<R: Traffic> Worker<R> {
+    fn connect(
+        address: SocketAddr,
+        schedule: Schedule,
+        traffic: R,
+        thread: usize,
+        threads: usize,
+    ) -> Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(Error::io("epoll_create"))?;
         let mut connections = Vec::new();
-        for _ in (thread..load.connections).step_by(threads) {
+        for _ in (thread..schedule.connections).step_by(threads) {
             let socket = TcpStream::connect(address).map_err(Error::io(format!("connect to {address}")))?;
             socket.set_nodelay(true).map_err(Error::io("TCP_NODELAY"))?;
             socket.set_nonblocking(true).map_err(Error::io("O_NONBLOCK"))?;
@@ -150,14 +208,13 @@ impl<'a> Worker<'a> {
             epoll::add(&epoll, &socket, token, epoll::EventFlags::IN).map_err(Error::io("epoll_ctl"))?;
             connections.push(Connection { socket, stream: Stream::default(), watches_out: false });
         }
-        let interval_ns = match load.timing {
+        let interval_ns = match schedule.timing {
             Loop::Closed => f64::INFINITY,
             Loop::Open { rate } => 1e9 * threads as f64 / rate,
         };
         Ok(Worker {
-            load,
-            wire: Wire::new(load.value_len),
-            keys: KeyStream::new(load.distribution, load.keys, load.seed.wrapping_add(thread as u64)),
+            schedule,
+            traffic,
             epoll,
             connections,
             interval_ns,
@@ -171,11 +228,11 @@ impl<'a> Worker<'a> {
         self.start.elapsed().as_nanos() as u64
     }
 
-    fn run(mut self, start: Instant) -> Result<Seen> {
+    fn run(mut self, start: Instant) -> Result<(Seen, R)> {
         self.start = start;
-        let (warm, end) =
-            (self.load.warm_up.as_nanos() as u64, (self.load.warm_up + self.load.window).as_nanos() as u64);
-        let open = self.load.timing != Loop::Closed;
+        let Schedule { timing, warm_up, window, .. } = self.schedule;
+        let (warm, end) = (warm_up.as_nanos() as u64, (warm_up + window).as_nanos() as u64);
+        let open = timing != Loop::Closed;
         if open {
             // Sleeping until a request is due must not be rounded up to the default slack of 50 µs.
             rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1)).ok();
@@ -199,7 +256,11 @@ impl<'a> Worker<'a> {
             if now >= end {
                 self.seen.cpu = CpuTime::of_thread().since(cpu);
                 self.seen.wall_ns = now - began;
-                return Ok(self.seen);
+                self.recording = false;
+                if R::ANSWERS_ALL {
+                    self.receive_rest()?;
+                }
+                return Ok((self.seen, self.traffic));
             }
             let mut until = end;
             if open {
@@ -237,15 +298,41 @@ impl<'a> Worker<'a> {
         }
     }
 
+    /// Sends the rest of the requests and receives the replies that are still missing.
+    fn receive_rest(&mut self) -> Result<()> {
+        let late = Instant::now() + ANSWER_LIMIT;
+        for c in 0..self.connections.len() {
+            while self.connections[c].stream.pending() > 0 {
+                if Instant::now() > late {
+                    let problem = format!("no reply within {} s", ANSWER_LIMIT.as_secs());
+                    return Err(Error::Protocol { server: "the server".to_owned(), problem });
+                }
+                let mut events = rustix::event::PollFlags::IN;
+                if !self.connections[c].stream.unsent().is_empty() {
+                    events |= rustix::event::PollFlags::OUT;
+                }
+                let socket = &self.connections[c].socket;
+                let mut polled = [rustix::event::PollFd::new(socket, events)];
+                let wait = Timespec { tv_sec: 1, tv_nsec: 0 };
+                match rustix::event::poll(&mut polled, Some(&wait)) {
+                    Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                    Err(e) => return Err(Error::io("poll")(e)),
+                }
+                self.flush(c)?;
+                self.receive(c)?;
+            }
+        }
+        Ok(())
+    }
+
     fn request(&mut self, connection: usize, since_ns: u64) {
-        let set = self.keys.chance(self.load.set_percent);
-        let key = self.keys.next_key();
-        self.connections[connection].stream.request(&self.wire, key, set, since_ns);
+        let traffic = &mut self.traffic;
+        self.connections[connection].stream.append(since_ns, |out| traffic.request(out));
     }
 
     fn send_batch(&mut self, connection: usize) -> Result<()> {
         let now = self.now();
-        for _ in 0..self.load.pipeline {
+        for _ in 0..self.schedule.pipeline {
             self.request(connection, now);
         }
         self.flush(connection)
@@ -287,7 +374,8 @@ impl<'a> Worker<'a> {
             };
             c.stream.received(&buffer[..n]);
             let now = self.start.elapsed().as_nanos() as u64;
-            while let Some((reply, since)) = c.stream.reply(&self.wire)? {
+            let traffic = &mut self.traffic;
+            while let Some((reply, since)) = c.stream.checked(|request, rest| traffic.reply(request, rest))? {
                 if !self.recording {
                     continue;
                 }

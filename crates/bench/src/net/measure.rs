@@ -18,8 +18,9 @@
 
 use std::time::Instant;
 
-use super::load::{self, Load, Seen};
+use super::load::{self, Load, Schedule, Seen};
 use super::server::Server;
+use super::wire::Traffic;
 use crate::bpf::{self, ProgramType, RunTimeStats};
 use crate::cpu::{KernelThreads, MachineCpu, process_cpu_ns};
 use crate::{Error, Fields, Result};
@@ -94,31 +95,53 @@ impl Edge {
 
 /// Runs the load once.
 pub fn measure(server: &Server, load: &Load) -> Result<Measured> {
-    let (seen, [begin, end]) = load::run(server.address(), load, || Edge::sample(server))?;
+    measure_traffic(server, &load.schedule(), |thread| load.traffic(thread)).map(|(measured, _)| measured)
+}
+
+/// The same for any requests; see [`load::run_traffic`].
+pub fn measure_traffic<R: Traffic>(
+    server: &Server,
+    schedule: &Schedule,
+    traffic: impl Fn(usize) -> R,
+) -> Result<(Measured, Vec<R>)> {
+    let (seen, [begin, end], traffics) =
+        load::run_traffic(server.address(), schedule, traffic, || Edge::sample(server))?;
     if seen.replies == 0 {
         return Err(Error::Protocol {
             server: server.address().to_string(),
-            problem: format!("no right reply within {:?} ({} refused)", load.window, seen.refused),
+            problem: format!("no right reply within {:?} ({} refused)", schedule.window, seen.refused),
         });
     }
     let wall_ns = (end.at - begin.at).as_nanos() as u64;
-    Ok(Measured {
+    let measured = Measured {
         seen,
         process_ns: end.process_ns.saturating_sub(begin.process_ns),
         kernel_threads_ns: end.threads.since(&begin.threads),
         busy_ns: end.machine.busy_since(begin.machine, wall_ns),
-    })
+    };
+    Ok((measured, traffics))
 }
 
 /// Run time per reply, in nanoseconds, of all programs of a type; `None` if the kernel does not report it.
 pub fn calibrate_bpf(server: &Server, load: &Load, kind: ProgramType) -> Result<Option<f64>> {
+    calibrate_traffic(server, &load.schedule(), |thread| load.traffic(thread), kind).map(|(ns, _)| ns)
+}
+
+/// The same for any requests; see [`load::run_traffic`].
+pub fn calibrate_traffic<R: Traffic>(
+    server: &Server,
+    schedule: &Schedule,
+    traffic: impl Fn(usize) -> R,
+    kind: ProgramType,
+) -> Result<(Option<f64>, Vec<R>)> {
     let Ok(_on) = RunTimeStats::enable() else {
         tracing::warn!("no run-time statistics of eBPF programs: there is no server_cpu_ns");
-        return Ok(None);
+        return Ok((None, Vec::new()));
     };
-    let (seen, [before, after]) = load::run(server.address(), load, || Ok(bpf::programs()))?;
+    let (seen, [before, after], traffics) =
+        load::run_traffic(server.address(), schedule, traffic, || Ok(bpf::programs()))?;
     let ns = bpf::run_ns_between(&before, &after, |p| bpf::same_kind(p.kind, kind));
-    Ok(Some(ns as f64 / seen.replies.max(1) as f64))
+    Ok((Some(ns as f64 / seen.replies.max(1) as f64), traffics))
 }
 
 /// Medians over the rounds of one server in one cell, as columns of a row. `bpf_ns`: see [`calibrate_bpf`]; without it there

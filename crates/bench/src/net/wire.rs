@@ -1,10 +1,59 @@
 //! Requests and replies on one connection. Every reply is compared with the one request that it must
 //! answer, so that a lost, duplicate, misordered or foreign reply is noticed. The comparison is
 //! cheap, so that the generator uses little CPU time next to the server.
+//!
+//! [`Traffic`] says what a workload sends and expects; [`Stream`] has the bytes of one connection. [`Keys`] is the traffic of
+//! GET and SET.
 
 use std::collections::VecDeque;
 
+use crate::keys::KeyStream;
 use crate::{Error, Result};
+
+/// The requests of a workload, and the check of their replies. Each value belongs to one thread of the load generator, whose
+/// connections take their requests from it in turns.
+pub trait Traffic: Send {
+    /// What the check of a reply has to know about its request.
+    type Request: Copy + Send;
+    /// Whether a run ends only when every request has its reply, so that the traffic can count what the server did.
+    const ANSWERS_ALL: bool;
+
+    /// Appends the next request to `out`.
+    fn request(&mut self, out: &mut Vec<u8>) -> Self::Request;
+
+    /// Checks the reply at the beginning of `received`, which is not empty, and returns its length; `None` if more bytes are
+    /// needed.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are no reply to that request.
+    fn reply(&mut self, request: Self::Request, received: &[u8]) -> Result<Option<(usize, Reply)>>;
+}
+
+/// GETs and SETs of the keys of a stream.
+pub struct Keys {
+    /// The bytes of the requests and replies.
+    pub wire: Wire,
+    /// The keys.
+    pub stream: KeyStream,
+    /// Share of SETs in 100 requests.
+    pub set_percent: u32,
+}
+
+impl Traffic for Keys {
+    type Request = KeyRequest;
+    const ANSWERS_ALL: bool = false;
+
+    fn request(&mut self, out: &mut Vec<u8>) -> KeyRequest {
+        let set = self.stream.chance(self.set_percent);
+        let key = self.stream.next_key();
+        self.wire.append(out, key, set)
+    }
+
+    fn reply(&mut self, request: KeyRequest, received: &[u8]) -> Result<Option<(usize, Reply)>> {
+        self.wire.check(request, received)
+    }
+}
 
 /// Length of every key: `key:` and twelve digits.
 pub const KEY_LEN: usize = 16;
@@ -38,6 +87,37 @@ impl Wire {
         Wire { get, set, set_value, value_header: format!("${value_len}\r\n").into_bytes(), value_len }
     }
 
+    /// Appends a request for a key.
+    fn append(&self, out: &mut Vec<u8>, key: u64, set: bool) -> KeyRequest {
+        if set {
+            self.append_set(out, key);
+        } else {
+            self.append_get(out, key);
+        }
+        KeyRequest { key, set }
+    }
+
+    /// See [`Traffic::reply`].
+    fn check(&self, request: KeyRequest, rest: &[u8]) -> Result<Option<(usize, Reply)>> {
+        if rest[0] == b'-' {
+            return Ok(error_reply(rest));
+        }
+        if request.set {
+            return Ok(complete(rest, OK)?.then_some((OK.len(), Reply::Right)));
+        }
+        let header = self.value_header.len();
+        if !complete(rest, &self.value_header)? || rest.len() < header + self.value_len + 2 {
+            return Ok(None);
+        }
+        if rest[header..header + DIGITS] != digits(request.key) {
+            return Err(wrong(rest, "another key's value"));
+        }
+        if rest[header + self.value_len..][..2] != *b"\r\n" {
+            return Err(wrong(rest, "a value of another length"));
+        }
+        Ok(Some((header + self.value_len + 2, Reply::Right)))
+    }
+
     fn append_get(&self, out: &mut Vec<u8>, key: u64) {
         let start = out.len();
         out.extend_from_slice(&self.get);
@@ -63,11 +143,17 @@ fn digits(mut key: u64) -> [u8; DIGITS] {
     digits
 }
 
-/// A request whose reply has not come yet.
+/// A GET or SET of a key.
 #[derive(Clone, Copy, Debug)]
-struct Pending {
+pub struct KeyRequest {
     key: u64,
     set: bool,
+}
+
+/// A request whose reply has not come yet.
+#[derive(Clone, Copy, Debug)]
+struct Pending<R> {
+    request: R,
     /// Time at which it was sent or due, in nanoseconds of the generator's clock.
     since_ns: u64,
 }
@@ -81,30 +167,44 @@ pub enum Reply {
     Refused,
 }
 
-/// The two directions of one connection.
-#[derive(Debug, Default)]
-pub struct Stream {
+/// The two directions of one connection, with requests of type `R`.
+#[derive(Debug)]
+pub struct Stream<R> {
     /// Requests that are still to be sent are `out[sent..]`.
     out: Vec<u8>,
     sent: usize,
     input: Vec<u8>,
     parsed: usize,
-    pending: VecDeque<Pending>,
+    pending: VecDeque<Pending<R>>,
 }
 
-impl Stream {
-    /// Appends a request to the unsent bytes.
+impl<R> Default for Stream<R> {
+    fn default() -> Self {
+        Stream { out: Vec::new(), sent: 0, input: Vec::new(), parsed: 0, pending: VecDeque::new() }
+    }
+}
+
+impl Stream<KeyRequest> {
+    /// Appends a request for a key to the unsent bytes.
     pub fn request(&mut self, wire: &Wire, key: u64, set: bool, since_ns: u64) {
+        self.append(since_ns, |out| wire.append(out, key, set));
+    }
+
+    /// The next complete reply to such a request; [`Stream::checked`].
+    pub fn reply(&mut self, wire: &Wire) -> Result<Option<(Reply, u64)>> {
+        self.checked(|request, received| wire.check(request, received))
+    }
+}
+
+impl<R: Copy> Stream<R> {
+    /// Appends a request to the unsent bytes, as `write` writes it.
+    pub fn append(&mut self, since_ns: u64, write: impl FnOnce(&mut Vec<u8>) -> R) {
         if self.sent == self.out.len() {
             self.out.clear();
             self.sent = 0;
         }
-        if set {
-            wire.append_set(&mut self.out, key);
-        } else {
-            wire.append_get(&mut self.out, key);
-        }
-        self.pending.push_back(Pending { key, set, since_ns });
+        let request = write(&mut self.out);
+        self.pending.push_back(Pending { request, since_ns });
     }
 
     /// Bytes that are to be sent.
@@ -135,42 +235,29 @@ impl Stream {
     }
 
     /// The next complete reply and the time at which its request was sent or due; `None` if more bytes
-    /// are needed.
-    pub fn reply(&mut self, wire: &Wire) -> Result<Option<(Reply, u64)>> {
+    /// are needed. `check` is as [`Traffic::reply`].
+    pub fn checked(
+        &mut self,
+        check: impl FnOnce(R, &[u8]) -> Result<Option<(usize, Reply)>>,
+    ) -> Result<Option<(Reply, u64)>> {
         let rest = &self.input[self.parsed..];
         if rest.is_empty() {
             return Ok(None);
         }
-        let Some(pending) = self.pending.front().copied() else {
+        let Some(Pending { request, since_ns }) = self.pending.front().copied() else {
             return Err(wrong(rest, "a reply without a request"));
         };
-        let (used, reply) = if rest[0] == b'-' {
-            match rest.windows(2).position(|w| w == b"\r\n") {
-                Some(end) => (end + 2, Reply::Refused),
-                None => return Ok(None),
-            }
-        } else if pending.set {
-            match complete(rest, OK)? {
-                true => (OK.len(), Reply::Right),
-                false => return Ok(None),
-            }
-        } else {
-            let header = wire.value_header.len();
-            if !complete(rest, &wire.value_header)? || rest.len() < header + wire.value_len + 2 {
-                return Ok(None);
-            }
-            if rest[header..header + DIGITS] != digits(pending.key) {
-                return Err(wrong(rest, "another key's value"));
-            }
-            if rest[header + wire.value_len..][..2] != *b"\r\n" {
-                return Err(wrong(rest, "a value of another length"));
-            }
-            (header + wire.value_len + 2, Reply::Right)
-        };
+        let Some((used, reply)) = check(request, rest)? else { return Ok(None) };
         self.parsed += used;
         self.pending.pop_front();
-        Ok(Some((reply, pending.since_ns)))
+        Ok(Some((reply, since_ns)))
     }
+}
+
+/// An error reply at the beginning of `rest`, if it is complete.
+pub fn error_reply(rest: &[u8]) -> Option<(usize, Reply)> {
+    let end = rest.windows(2).position(|w| w == b"\r\n")?;
+    Some((end + 2, Reply::Refused))
 }
 
 /// Whether `rest` begins with all of `expected`; an error if more bytes cannot make it so.
@@ -182,7 +269,8 @@ fn complete(rest: &[u8], expected: &[u8]) -> Result<bool> {
     Ok(n == expected.len())
 }
 
-fn wrong(rest: &[u8], problem: &str) -> Error {
+/// The error about received bytes that are no right reply.
+pub fn wrong(rest: &[u8], problem: &str) -> Error {
     let shown = String::from_utf8_lossy(&rest[..rest.len().min(60)]).into_owned();
     Error::Protocol { server: "the server".to_owned(), problem: format!("{problem}: {shown:?}") }
 }

@@ -52,5 +52,11 @@ impl Application {
 /// The Voter example (`bpf/examples/voter.bpf.c`), for the tests and benchmarks.
 pub const VOTER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/voter.bpf.o"));
 
+/// The same for the hash-map engine.
+pub const VOTER_HASHMAP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/voter_hashmap.bpf.o"));
+
+/// The library of the example `bpf/examples/voter_procedures.bpf.c`, for tests and benchmarks.
+pub const VOTER_PROCEDURES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/voter_procedures.bpf.o"));
+
 /// The library of the example `bpf/examples/accounts.bpf.c`, for tests.
 pub const ACCOUNTS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/accounts.bpf.o"));

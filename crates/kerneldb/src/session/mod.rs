@@ -12,7 +12,7 @@ mod replayer;
 mod trace;
 mod trace_program;
 
-pub use application::{ACCOUNTS, Application, VOTER};
+pub use application::{ACCOUNTS, Application, VOTER, VOTER_HASHMAP, VOTER_PROCEDURES};
 pub use call::{FoundProcedure, Reply};
 pub use library::{ProcedureInfo, read as read_library};
 pub(crate) use library::{list as list_procedures, load as load_library};

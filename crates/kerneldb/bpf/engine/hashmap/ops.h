@@ -10,4 +10,7 @@
 #include "tx.h"
 #include "gc.h"
 
+/* There is no arena to mention. Sources that are compiled for both engines use the macro. */
+#define USE_ARENA() ((void)0)
+
 #endif
