@@ -12,17 +12,17 @@
 
 #include "commands.h"
 
-#define SRV_CALL_REPLY_MIN 256u /* bytes of replies that are left for a refusal or an integer */
+#define SRV_PROCEDURE_REPLY_MIN 256u /* bytes of replies that are left for a refusal or an integer */
 
 /* Frees the buffers of the call. */
 __noinline int srv_release_call(struct srv_input *in)
 {
 	struct kdb_io *io;
 
-	if (!in || !in->call)
+	if (!in || !in->call_buffer)
 		return 0;
-	io = SRV_LOOKUP(kdb_ios, in->call - 1);
-	in->call = 0;
+	io = SRV_LOOKUP(kdb_ios, in->call_buffer - 1);
+	in->call_buffer = 0;
 	if (io)
 		SRV_RELEASE(io);
 	return 0;
@@ -35,7 +35,8 @@ static __always_inline __u32 srv_find_procedure(struct srv_input *in, const stru
 	__u32 len = c->arglen[1], *slot;
 
 	opaque(len);
-	if (len < 1 || len >= KDB_PROCEDURE_NAME)
+	/* Names are padded with zeros, so none ends in one. */
+	if (len < 1 || len >= KDB_PROCEDURE_NAME || !SRV_AT(in, c->arg[1] + len - 1))
 		return 0;
 	__builtin_memset(call->text, 0, KDB_PROCEDURE_NAME);
 	bpf_probe_read_kernel(call->text, len, &SRV_AT(in, c->arg[1]));
@@ -100,10 +101,11 @@ __noinline __u32 srv_call_partition(struct srv_input *in, struct srv_command *c)
 /* Opens the transaction of the call, if it needs one; 0, or -1 if the call is the event loop's. */
 static __always_inline int srv_open_call(struct srv_input *in, struct kdb_ctx *ctx, int read_only)
 {
-	in->own = ctx->state == KDB_TX_NONE;
-	if (!read_only && (srv_is_paused(in, SRV_SET) || srv_short_of_memory()))
+	in->own_transaction = ctx->state == KDB_TX_NONE;
+	/* CLIENT PAUSE stops CALL as a command that writes, whatever the procedure does. */
+	if (srv_is_paused(in, SRV_SET) || (!read_only && srv_short_of_memory()))
 		return -1;
-	if (in->own)
+	if (in->own_transaction)
 		return (read_only ? kdb_begin_ro(ctx) : kdb_begin(ctx)) == KDB_OK ? 0 : -1;
 	if (in->outer)
 		return ctx->state == KDB_TX_ACTIVE ? 0 : -1;
@@ -122,11 +124,11 @@ __noinline int srv_begin_call(struct srv_input *in, struct kdb_ctx *ctx)
 
 	USE_ARENA();
 	/* The local fast path has no cookie. A call there would end on the wrong socket. */
-	if (!in || !ctx || !srv_config.ios || !in->cookie)
+	if (!in || !ctx || !srv_config.call_buffers || !in->cookie)
 		return SRV_DEFER;
 	c = SRV_COMMAND(in);
 	if (c->nargs < 2 || in->flags & SRV_CONN_SYNC || SRV_AT(in, in->pos) != '*' ||
-	    in->opos + SRV_CALL_REPLY_MIN > in->limit)
+	    in->opos + SRV_PROCEDURE_REPLY_MIN > in->limit)
 		return SRV_DEFER;
 	partition = srv_call_partition(in, c);
 	if (partition != kdb_config.partition) {
@@ -134,9 +136,9 @@ __noinline int srv_begin_call(struct srv_input *in, struct kdb_ctx *ctx)
 			return SRV_DEFER;
 		return srv_jump(in, in->claimed, SRV_ON(partition));
 	}
-	in->call = srv_claim_call();
-	call = SRV_LOOKUP(kdb_calls, in->call - 1);
-	io = SRV_LOOKUP(kdb_ios, in->call - 1);
+	in->call_buffer = srv_claim_call_buffer();
+	call = SRV_LOOKUP(kdb_calls, in->call_buffer - 1);
+	io = SRV_LOOKUP(kdb_ios, in->call_buffer - 1);
 	connection = bpf_map_lookup_elem(&kdb_connections, &in->cookie);
 	if (!call || !io || !connection)
 		goto defer;
@@ -147,14 +149,16 @@ __noinline int srv_begin_call(struct srv_input *in, struct kdb_ctx *ctx)
 	call->reply = KDB_REPLY_OK;
 	call->observed_ts = 0;
 	call->text_len = 0;
+	call->number = 0;
 	io->klen = 0;
 	io->vlen = 0;
 	if (srv_open_call(in, ctx, procedure->read_only))
 		goto defer;
-	connection->io = in->call - 1;
-	connection->back = in->outer ? SRV_EXEC(partition) : SRV_ON(partition);
+	/* Nobody else uses these fields: the connection runs one call at a time, and its server is the only one with calls. */
+	connection->call_buffer = in->call_buffer - 1;
+	connection->return_program = in->outer ? SRV_EXEC(partition) : SRV_ON(partition);
 	if (srv_announce(in, in->claimed, 2)) {
-		if (in->own)
+		if (in->own_transaction)
 			kdb_rollback(ctx);
 		goto defer;
 	}
@@ -219,6 +223,16 @@ __noinline int srv_say_refusal(struct srv_input *in, struct srv_output *out, str
 	return 0;
 }
 
+/* Counts a refusal. */
+__noinline int srv_count_refusal(void)
+{
+	struct srv_stats *stats = srv_count();
+
+	if (stats)
+		stats->refusals++;
+	return 0;
+}
+
 /* Whether the reply fits. It has to be known before the call is committed. */
 static __always_inline int srv_call_fits(const struct srv_input *in, const struct kdb_call *call, const struct kdb_io *io)
 {
@@ -246,11 +260,11 @@ static __always_inline int srv_say_reply(struct srv_input *in, struct srv_output
 /* Commits the call's own transaction, if it has one; 0, or -1. */
 static __always_inline int srv_commit_call(struct srv_input *in, struct kdb_ctx *ctx)
 {
-	if (!in->own)
+	if (!in->own_transaction)
 		return 0;
 	if ((ctx->state == KDB_TX_READ_ONLY ? kdb_commit_ro(ctx) : kdb_commit(ctx)) != KDB_OK)
 		return -1;
-	in->own = 0;
+	in->own_transaction = 0;
 	return 0;
 }
 
@@ -264,11 +278,11 @@ __noinline int srv_end_call(struct srv_input *in)
 	int done = 0;
 
 	USE_ARENA();
-	if (!in || !in->call)
+	if (!in || !in->call_buffer)
 		return 0;
 	out = SRV_LOOKUP(srv_outputs, in->out - 1);
-	call = SRV_LOOKUP(kdb_calls, in->call - 1);
-	io = SRV_LOOKUP(kdb_ios, in->call - 1);
+	call = SRV_LOOKUP(kdb_calls, in->call_buffer - 1);
+	io = SRV_LOOKUP(kdb_ios, in->call_buffer - 1);
 	ctx = SRV_LOOKUP(kdb_contexts, in->session);
 	if (!ctx)
 		return 0;
@@ -277,9 +291,10 @@ __noinline int srv_end_call(struct srv_input *in)
 		if (call->status == KDB_OK && srv_call_fits(in, call, io) && !srv_commit_call(in, ctx)) {
 			srv_say_reply(in, out, call, io);
 			done = 1;
-		} else if (call->status == KDB_REFUSED && !in->outer && (!in->own || kdb_rollback(ctx) == KDB_OK)) {
-			in->own = 0;
+		} else if (call->status == KDB_REFUSED && !in->outer && (!in->own_transaction || kdb_rollback(ctx) == KDB_OK)) {
+			in->own_transaction = 0;
 			srv_say_refusal(in, out, call);
+			srv_count_refusal();
 			done = 1;
 		}
 	}
@@ -289,7 +304,7 @@ __noinline int srv_end_call(struct srv_input *in)
 		in->commands++;
 		srv_called(SRV_CALL_CALL);
 	} else {
-		if (in->own)
+		if (in->own_transaction)
 			kdb_rollback(ctx);
 		in->stop = 1;
 	}
@@ -300,7 +315,7 @@ __noinline int srv_end_call(struct srv_input *in)
 /* Gives a call up whose procedure has been removed. */
 static __always_inline void srv_abandon_call(struct srv_input *in)
 {
-	struct kdb_call *call = SRV_LOOKUP(kdb_calls, in->call - 1);
+	struct kdb_call *call = SRV_LOOKUP(kdb_calls, in->call_buffer - 1);
 
 	if (call)
 		call->status = KDB_ERR_STATE;

@@ -43,7 +43,7 @@ const volatile struct srv_config srv_config SEC(".rodata.srv") = {};
 SRV_CLAIMER(srv_claim_input, srv_inputs, struct srv_input, srv_config.inputs)
 SRV_CLAIMER(srv_claim_queue, srv_queues, struct srv_queue, srv_config.queues)
 SRV_CLAIMER(srv_claim_output, srv_outputs, struct srv_output, srv_config.outputs)
-SRV_CLAIMER(srv_claim_call, kdb_ios, struct kdb_io, srv_config.ios)
+SRV_CLAIMER(srv_claim_call_buffer, kdb_ios, struct kdb_io, srv_config.call_buffers)
 
 /* An element of a map by its index. */
 #define SRV_LOOKUP(map, index)                                                                     \
@@ -74,7 +74,7 @@ static __always_inline void srv_begin(struct srv_input *in, struct srv_conn *con
 	in->queue = conn->queue;
 	in->outer = 0;
 	in->cookie = 0;
-	in->call = 0;
+	in->call_buffer = 0;
 	in->procedure = 0;
 }
 

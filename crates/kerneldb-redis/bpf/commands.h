@@ -110,21 +110,21 @@ static __always_inline void srv_set_hash(struct srv_input *in, const struct srv_
 #define SRV_JUMPS 31u
 
 /*
- * Announces that another program continues with the input `run`, after `calls` tail calls. Returns SRV_DEFER if those would be
+ * Announces that another program continues with the input `run`, for `tail_calls` tail calls. Returns SRV_DEFER if those would be
  * too many for the packet, or if the connection is being closed. The programs find their input by the
  * connection. To close a connection, the event loop marks it as closed and then waits until it has no input.
  * This function does the two in the opposite order, so one of both sides always notices the other.
  */
-static __always_inline int srv_announce(struct srv_input *in, __u32 run, __u32 calls)
+static __always_inline int srv_announce(struct srv_input *in, __u32 run, __u32 tail_calls)
 {
 	struct srv_conn *conn;
 
-	if (in->jumps + calls > SRV_JUMPS)
+	if (in->jumps + tail_calls > SRV_JUMPS)
 		return SRV_DEFER;
 	conn = SRV_LOOKUP(srv_conns, in->conn);
 	if (!conn)
 		return SRV_DEFER;
-	in->jumps += calls;
+	in->jumps += tail_calls;
 	__sync_lock_test_and_set(&conn->input, run);
 	return *(volatile __u32 *)&conn->flags & SRV_CONN_OPEN ? SRV_DONE : SRV_DEFER;
 }

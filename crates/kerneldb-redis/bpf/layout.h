@@ -140,7 +140,8 @@ struct srv_queue {
 	__u32 count;              /* requests */
 	__u32 writes;             /* one of them writes */
 	__u32 partition;          /* of all their keys; SRV_NO_PARTITION: no keys; SRV_PARTITIONS: several */
-	__u32 _pad[11];
+	__u32 procedures;         /* number of CALLs */
+	__u32 _pad[10];
 	__u8 bytes[2 * SRV_QUEUE_BYTES];
 };
 
@@ -163,7 +164,7 @@ struct srv_config {
 	__u32 outputs;
 	__u32 queues;
 	__u32 port;               /* that the server listens on */
-	__u32 ios;                /* elements of kdb_ios; 0 = the event loop runs all calls */
+	__u32 call_buffers;       /* elements of kdb_ios; 0 = the event loop runs all calls */
 	__u64 netns;              /* cookie of the server's network namespace */
 };
 
@@ -205,6 +206,7 @@ struct srv_stats {
 	__u64 local_bytes;        /* request bytes of these */
 	__u64 local_reply_bytes;
 	__u64 get_misses;         /* GETs that found no value */
+	__u64 refusals;           /* CALLs that the procedure refused */
 	__u64 calls[SRV_CALLS];   /* each command */
 };
 

@@ -2,7 +2,7 @@
 /*
  * MULTI, EXEC and DISCARD. Between MULTI and EXEC the requests wait, as they were sent, in a buffer of the
  * connection. EXEC runs them in one transaction, from a second input: all of them or none. If it meets an
- * obstacle (a lock conflict, an error, too long a reply, keys of several partitions), it rolls the
+ * obstacle (a lock conflict, an error, a procedure that refuses, too long a reply, keys of several partitions), it rolls the
  * transaction back. Then the event loop gets the queue and EXEC as if it had queued them itself. Such an
  * EXEC has no effect here. The event loop also gets the queue with any request that the kernel cannot queue.
  *
@@ -31,6 +31,7 @@ __noinline int srv_start_multi(struct srv_input *in, struct srv_output *out)
 	q->len = 0;
 	q->count = 0;
 	q->writes = 0;
+	q->procedures = 0;
 	q->partition = SRV_NO_PARTITION;
 	conn->queue = in->queue;
 	SRV_SAY(in, out, "+OK\r\n");
@@ -68,9 +69,16 @@ static __always_inline int srv_can_queue(const struct srv_command *c)
 static __always_inline int srv_enqueue(struct srv_input *in, struct srv_output *out, struct srv_queue *q)
 {
 	struct srv_command *c = SRV_COMMAND(in);
-	__u32 n = c->next - in->pos, at = q->len, partition;
+	__u32 n = c->next - in->pos, at = q->len, partition = 0;
 
 	if (!srv_can_queue(c))
+		return SRV_DEFER;
+	if (c->name == SRV_CALL)
+		partition = srv_call_partition(in, c);
+	else if (kdb_config.partitions > 1)
+		partition = kdb_partition_of(c->hash);
+	/* The event loop queues the request itself, so nothing may have changed before. */
+	if (partition == SRV_NO_PARTITION)
 		return SRV_DEFER;
 	opaque(n);
 	opaque(at);
@@ -81,10 +89,7 @@ static __always_inline int srv_enqueue(struct srv_input *in, struct srv_output *
 	q->count++;
 	if (c->nargs > 1) {
 		q->writes |= c->name != SRV_GET;
-		partition = c->name == SRV_CALL ? srv_call_partition(in, c) :
-			    kdb_config.partitions > 1 ? kdb_partition_of(c->hash) : 0;
-		if (partition == SRV_NO_PARTITION)
-			return SRV_DEFER;
+		q->procedures += c->name == SRV_CALL;
 		if (q->partition == SRV_NO_PARTITION)
 			q->partition = partition;
 		else if (q->partition != partition)
@@ -127,7 +132,7 @@ __noinline int srv_start_exec(struct srv_input *in, struct srv_output *out, stru
 	conn = SRV_LOOKUP(srv_conns, in->conn);
 	q = SRV_LOOKUP(srv_queues, in->queue - 1);
 	if (!conn || !q || (in->flags & SRV_CONN_SYNC) || ctx->state != KDB_TX_NONE ||
-	    q->partition == SRV_PARTITIONS || in->jumps + 1 >= SRV_JUMPS)
+	    q->partition == SRV_PARTITIONS || in->jumps + 2 + 2 * q->procedures > SRV_JUMPS)
 		return SRV_DEFER;
 	partition = q->partition == SRV_NO_PARTITION ? kdb_config.partition : q->partition;
 	claimed = srv_claim_input();

@@ -23,7 +23,7 @@ static __always_inline __u64 srv_word(struct srv_input *in, __u32 p)
 
 #define SRV_ONES 0x0101010101010101ull
 #define SRV_CRLF ('\r' | '\n' << 8)
-#define SRV_CALL_WORD ('c' | 'a' << 8 | 'l' << 16 | 'l' << 24)
+#define SRV_WORD_CALL ('c' | 'a' << 8 | 'l' << 16 | 'l' << 24)
 
 /*
  * Reads a decimal of one to five digits and its CR LF at `p`, all in one word: value << 32 | position after
@@ -127,7 +127,7 @@ __noinline __u32 srv_parse_call(struct srv_input *in, struct srv_command *c, __u
 			c->arg[i & 3] = p;
 			c->arglen[i & 3] = len;
 		}
-		if (i == 0 && (len != 4 || ((__u32)srv_word(in, p) | 0x20202020) != SRV_CALL_WORD))
+		if (i == 0 && (len != 4 || ((__u32)srv_word(in, p) | 0x20202020) != SRV_WORD_CALL))
 			return 0;
 		p += len;
 		if ((__u16)srv_word(in, p) != SRV_CRLF)

@@ -198,7 +198,7 @@ __noinline int srv_give(struct __sk_buff *skb, struct srv_input *in)
 
 /* Continues with the procedure that a call has found. Returns if there is none; a procedure that was removed meanwhile
  * leaves the call to the event loop. */
-#define SRV_CALL_PROCEDURE(skb, in)                                                                \
+#define SRV_RUN_PROCEDURE(skb, in)                                                                \
 	do {                                                                                       \
 		if ((in)->procedure) {                                                             \
 			bpf_tail_call(skb, &kdb_call_programs, (in)->procedure - 1);               \
@@ -218,7 +218,7 @@ static __always_inline int srv_receive(struct __sk_buff *skb)
 	if (!in)
 		return SK_DROP;
 	srv_run(in);
-	SRV_CALL_PROCEDURE(skb, in);
+	SRV_RUN_PROCEDURE(skb, in);
 	SRV_GO_ON(skb, srv_jumps, in);
 	return srv_give(skb, in);
 }
@@ -241,7 +241,7 @@ static __always_inline int srv_receive_on(struct __sk_buff *skb)
 		return SK_DROP;
 	srv_end_call(in);
 	srv_run(in);
-	SRV_CALL_PROCEDURE(skb, in);
+	SRV_RUN_PROCEDURE(skb, in);
 	SRV_GO_ON(skb, srv_jumps, in);
 	return srv_give(skb, in);
 }
@@ -258,7 +258,7 @@ static __always_inline int srv_receive_exec(struct __sk_buff *skb)
 		return SK_DROP;
 	srv_end_call(ex);
 	srv_run(ex);
-	SRV_CALL_PROCEDURE(skb, ex);
+	SRV_RUN_PROCEDURE(skb, ex);
 	srv_end_exec(in, ex);
 	SRV_GO_ON(skb, srv_jumps, in);
 	return srv_give(skb, in);

@@ -5,6 +5,7 @@ mod server;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use bedplate_kerneldb::{ACCOUNTS, Config, Durability, Store, StoreConfig, sdk};
 use bedplate_kerneldb_redis::server::{Server, ServerConfig};
@@ -181,6 +182,30 @@ fn the_kernel_answers_calls_on_the_connection() {
         ask("EXEC", "*4\r\n+OK\r\n:9\r\n$2\r\n10\r\n$2\r\n10");
         let after = running.server.stats().unwrap();
         assert_eq!(after.kernel_commands - before.kernel_commands, commands - by_event_loop, "{after:?}");
+        // A name that is padded is another one.
+        client.send(b"*2\r\n$4\r\nCALL\r\n$6\r\ncount\0\r\n");
+        client.expect(b"-ERR there is no procedure count\0\r\n");
+        // A call without a key belongs to no partition. It is queued once.
+        let text = "long".repeat(100);
+        let lines =
+            ["MULTI", "CALL count", &format!("CALL count {text}"), "CALL last_argument word0", "EXEC"];
+        let replies = ["+OK", "+QUEUED", "+QUEUED", "+QUEUED", "*3\r\n:0\r\n:1\r\n$5\r\nword0"];
+        for (line, reply) in lines.iter().zip(replies) {
+            client.ask(line, reply);
+        }
+        // Queues around the number of tail calls of a packet.
+        for calls in [1, 13, 14, 15, 16, 40] {
+            client.ask("MULTI", "+OK");
+            (0..calls).for_each(|_| client.ask("CALL count one", "+QUEUED"));
+            client.ask("EXEC", &format!("*{calls}\r\n{}", vec![":1"; calls].join("\r\n")));
+        }
+        // Refusals are errors in the statistics.
+        client.send(&words("INFO commandstats"));
+        let line = std::iter::repeat_with(|| client.lines(1).remove(0))
+            .find(|line| line.starts_with("cmdstat_call:"));
+        assert!(line.as_ref().unwrap().ends_with(",failed_calls=3"), "{line:?}");
+        drop(client);
+        let mut client = running.client();
         // Many in one packet: the kernel does as many as it has tail calls for.
         let line = words("CALL keep_last many 1 2 3 4");
         client.send(&line.repeat(100));
@@ -336,6 +361,71 @@ fn clients_load_procedures_only_where_they_may() {
     client.ask("PROC UNLOAD accounts", "*1\r\n$8\r\naccounts");
     client.ask("CALL account_balance ann", "-ERR there is no procedure account_balance");
     drop(client);
+    running.finish();
+}
+
+/// A library whose procedures reply a number: as many as wanted.
+fn numbered(number: usize, procedures: usize) -> String {
+    let mut text = String::from("#include <bedplate/procedure.h>\nKDB_LICENSE(\"Dual MIT/GPL\");\n");
+    for i in 0..procedures {
+        let kind = if number % 2 == 0 { "KDB_PROCEDURE" } else { "KDB_READ_ONLY_PROCEDURE" };
+        text += &format!("{kind}(number{i}) {{ return kdb_reply_integer(p, {number}); }}\n");
+    }
+    text
+}
+
+/// Versions with other replies, other procedures and other kinds take turns, while clients call them, hang up, and the server's
+/// programs are exchanged. Slots are used again many times.
+#[test]
+fn a_call_runs_the_version_that_it_has_found() {
+    if !can_run() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let versions: Vec<Vec<u8>> = [(0, 10), (1, 3), (2, 10)]
+        .map(|(number, procedures)| {
+            compile(folder.path(), &format!("v{number}"), &numbered(number, procedures))
+        })
+        .into();
+    let running = start(config());
+    running.db.load_library("numbers", &versions[0], false).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let calling = scope.spawn(|| {
+            let mut client = running.client();
+            while !stop.load(SeqCst) {
+                for name in ["number2", "number9", "number0"] {
+                    client.send(&words(&format!("CALL {name}")));
+                    let reply = client.lines(1).remove(0);
+                    let missing = name == "number9" && reply == "-ERR there is no procedure number9";
+                    let number = reply.strip_prefix(':').and_then(|number| number.parse::<u32>().ok());
+                    assert!(missing || number.is_some_and(|number| number < 3), "{reply}");
+                    assert!(!(name == "number9" && number == Some(1)), "a version has another's procedure");
+                }
+            }
+        });
+        let leaving = scope.spawn(|| {
+            while !stop.load(SeqCst) {
+                let mut client = running.client();
+                client.send(&words("CALL number0").repeat(40));
+            }
+        });
+        for i in 0..12 {
+            running.db.load_library("numbers", &versions[(i + 1) % 3], true).unwrap();
+            let mut client = running.client();
+            let before = running.server.stats().unwrap().kernel_commands;
+            client.ask("CALL number0", &format!(":{}", (i + 1) % 3));
+            assert!(running.server.stats().unwrap().kernel_commands > before);
+            if i % 5 == 0 {
+                running.server.reload().unwrap();
+            }
+        }
+        stop.store(true, SeqCst);
+        calling.join().unwrap();
+        leaving.join().unwrap();
+    });
+    assert!(running.db.unload_library("numbers").unwrap());
+    running.client().ask("CALL number0", "-ERR there is no procedure number0");
     running.finish();
 }
 

@@ -86,7 +86,11 @@ impl Database {
     }
 
     /// Removes a library; false if there is none. Calls that run end normally.
-    pub fn unload_library(&self, library: &str) -> bool {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Kernel`]; then the library is still there.
+    pub fn unload_library(&self, library: &str) -> Result<bool> {
         let _changes = self.engine.procedures.lock_changes();
         self.engine.remove_library(library)
     }
@@ -94,6 +98,11 @@ impl Database {
     /// The procedures that can be called by name.
     pub fn procedures(&self) -> Vec<ProcedureInfo> {
         session::list_procedures(&self.engine)
+    }
+
+    /// Number of I/O buffers (`kdb_ios`) that are claimed at the moment, for leak checks.
+    pub fn claimed_io_buffers(&self) -> u32 {
+        self.engine.claimed_ios()
     }
 
     /// Number of I/O buffers (`kdb_ios`). A program of a further object may claim one by compare-and-swap, as sessions do.

@@ -69,7 +69,10 @@ pub const CALL_ARGUMENTS_MAX: usize = layout::KDB_CALL_ARGUMENTS as usize;
 pub const CALL_BYTES_MAX: usize = layout::KDB_CALL_BYTES as usize;
 
 /// Procedures that can be called by name. A library that would add more is [`crate::Error::Library`].
-pub const PROCEDURES_MAX: usize = 256;
+pub const PROCEDURES_MAX: usize = layout::KDB_PROCEDURE_SLOTS as usize;
+
+/// Bytes of a procedure's name. A library with a longer one is [`crate::Error::Library`].
+pub const PROCEDURE_NAME_MAX: usize = layout::KDB_PROCEDURE_NAME as usize - 1;
 
 /// Bytes of an object with procedures; a larger one is [`crate::Error::Library`].
 pub const LIBRARY_BYTES_MAX: usize = 8 << 20;

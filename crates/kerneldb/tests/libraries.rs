@@ -224,7 +224,7 @@ fn libraries_come_and_go_while_calls_run() {
         }
         calling.join().unwrap();
     });
-    assert!(database.unload_library("accounts") && !database.unload_library("accounts"));
+    assert!(database.unload_library("accounts").unwrap() && !database.unload_library("accounts").unwrap());
     assert!(matches!(session.call("account_balance", &[b"ann"]), Err(Error::NoProcedure(_))));
     database.load_library("accounts", ACCOUNTS, false).unwrap();
     assert_eq!(balance(&mut session, b"ann"), 10);

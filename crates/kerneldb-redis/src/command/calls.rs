@@ -41,8 +41,8 @@ impl Calls {
     }
 
     /// The line of each command that was called. `kernel` are the calls that the kernel has answered. Their time is
-    /// not measured.
-    pub(super) fn lines(&self, kernel: &[(&'static str, u64)]) -> Vec<(String, String)> {
+    /// not measured. `refusals` are those of CALL among them that failed.
+    pub(super) fn lines(&self, kernel: &[(&'static str, u64)], refusals: u64) -> Vec<(String, String)> {
         let mut lines = Vec::new();
         for spec in COMMANDS {
             let Some(call) = spec.cmd.and_then(|cmd| self.0.get(cmd as usize)) else { continue };
@@ -50,6 +50,7 @@ impl Calls {
                 [&call.calls, &call.failed, &call.us].map(|counter| counter.load(Relaxed));
             let kernel = kernel.iter().find(|(name, _)| *name == spec.name).map_or(0, |(_, calls)| *calls);
             if calls + kernel > 0 {
+                let failed = if spec.name == "call" { failed + refusals } else { failed };
                 let per_call = if calls == 0 { 0.0 } else { us as f64 / calls as f64 };
                 lines.push((
                     format!("cmdstat_{}", spec.name),
@@ -76,12 +77,13 @@ mod tests {
         }
         assert!(calls.0.iter().all(|call| call.calls.load(Relaxed) == 1));
         calls.note(Cmd::Get, Duration::from_micros(5), true);
-        let lines = calls.lines(&[("get", 2), ("ping", 1)]);
+        let lines = calls.lines(&[("get", 2), ("ping", 1), ("call", 7)], 3);
         let line = |name: &str| lines.iter().find(|(n, _)| n == name).unwrap().1.clone();
         assert_eq!(line("cmdstat_get"), "calls=4,usec=8,usec_per_call=4.00,rejected_calls=0,failed_calls=1");
         assert_eq!(line("cmdstat_ping"), "calls=2,usec=3,usec_per_call=3.00,rejected_calls=0,failed_calls=0");
+        assert_eq!(line("cmdstat_call"), "calls=8,usec=3,usec_per_call=3.00,rejected_calls=0,failed_calls=3");
         calls.reset();
-        assert!(calls.lines(&[]).is_empty());
-        assert_eq!(calls.lines(&[("get", 2)]).len(), 1, "the kernel's calls alone");
+        assert!(calls.lines(&[], 0).is_empty());
+        assert_eq!(calls.lines(&[("get", 2)], 0).len(), 1, "the kernel's calls alone");
     }
 }

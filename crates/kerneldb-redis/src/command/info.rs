@@ -125,6 +125,7 @@ fn write_section<S: Operators, V: Services>(
                     "total_net_output_bytes" => kernel.output_bytes,
                     "keyspace_hits" => kernel.hits,
                     "keyspace_misses" => kernel.misses,
+                    "total_error_replies" => kernel.refusals,
                     _ => 0,
                 };
                 text.line(name, counter.load(Relaxed) + of_kernel);
@@ -164,7 +165,8 @@ fn write_section<S: Operators, V: Services>(
             }
         }
         "commandstats" => {
-            for (name, line) in server.counters.calls.lines(&services.kernel_activity().calls) {
+            let kernel = services.kernel_activity();
+            for (name, line) in server.counters.calls.lines(&kernel.calls, kernel.refusals) {
                 text.line(&name, line);
             }
         }

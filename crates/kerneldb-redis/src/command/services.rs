@@ -150,6 +150,8 @@ pub struct KernelActivity {
     pub misses: u64,
     /// Calls of these by name of the command.
     pub calls: Vec<(&'static str, u64)>,
+    /// CALLs of these that the procedure refused.
+    pub refusals: u64,
     /// Keys that were deleted or overwritten after their expiry had passed.
     pub expired: u64,
     /// Estimated percentage of expired keys among the keys with an expiry.

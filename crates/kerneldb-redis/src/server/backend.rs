@@ -124,7 +124,7 @@ fn run_admin_task(task: AdminTask, database: &Database, store: Option<&Store>) -
         (AdminTask::UnloadLibrary(library), store) => {
             let done = match store {
                 Some(store) => store.unload_library(&library)?,
-                None => database.unload_library(&library),
+                None => database.unload_library(&library)?,
             };
             if done { Ok(library) } else { Err(Error::Library(format!("there is no library {library}"))) }
         }

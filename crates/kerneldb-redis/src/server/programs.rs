@@ -59,19 +59,19 @@ pub(super) struct Programs {
     /// The objects whose programs are in the program arrays, except for those above.
     current: Mutex<Vec<LoadedObject>>,
     /// If this server's programs are the ones that calls of procedures return to.
-    calls: Option<ConnectionCalls>,
+    call_returns: Option<CallReturns>,
 }
 
 /// The right to have programs in `kdb_call_returns`.
-struct ConnectionCalls(Arc<Database>);
+struct CallReturns(Arc<Database>);
 
-impl ConnectionCalls {
+impl CallReturns {
     fn claim(database: &Arc<Database>) -> Option<Self> {
-        database.claim_connection_calls().then(|| ConnectionCalls(database.clone()))
+        database.claim_connection_calls().then(|| CallReturns(database.clone()))
     }
 }
 
-impl Drop for ConnectionCalls {
+impl Drop for CallReturns {
     fn drop(&mut self) {
         self.0.release_connection_calls();
     }
@@ -87,7 +87,7 @@ struct Path {
     on: &'static str,
     exec: &'static str,
     /// Whether they also continue after calls of procedures.
-    calls: bool,
+    continues_calls: bool,
 }
 
 const SERVER: Path = Path {
@@ -96,7 +96,7 @@ const SERVER: Path = Path {
     jumps: "srv_jumps",
     on: "srv_verdict_on",
     exec: "srv_verdict_exec",
-    calls: true,
+    continues_calls: true,
 };
 const LOCAL: Path = Path {
     elf: LOCAL_OBJECT,
@@ -104,7 +104,7 @@ const LOCAL: Path = Path {
     jumps: "srv_local_jumps",
     on: "srv_local_sender_on",
     exec: "srv_local_sender_exec",
-    calls: false,
+    continues_calls: false,
 };
 
 fn load(
@@ -136,13 +136,13 @@ impl Programs {
         let cpus =
             libbpf_rs::num_possible_cpus().map_err(|e| kernel_error("cannot count the CPUs", e))? as u32;
         // Calls return to the programs of one server, so the event loop of a second one runs its calls itself.
-        let calls = ConnectionCalls::claim(&database);
+        let call_returns = server.kernel_path.then(|| CallReturns::claim(&database)).flatten();
         let config = srv_config {
             cpus,
             inputs: cpus * INPUTS_PER_CPU,
             outputs: cpus * OUTPUTS_PER_CPU,
             queues: QUEUES.max(cpus),
-            ios: calls.as_ref().map_or(0, |_| database.io_buffers()),
+            call_buffers: call_returns.as_ref().map_or(0, |_| database.io_buffers()),
             port: listener.addr().port().into(),
             netns: netns_cookie(listener.fd())?,
         };
@@ -158,8 +158,15 @@ impl Programs {
         ];
         let first = load(OBJECT, &database, 0, &config, MapFds::new(), &entries)?;
         let maps = SHARED_MAPS.iter().map(|name| first.map(name)).collect::<Result<Vec<_>>>()?;
-        let mut programs =
-            Programs { database, maps, config, _first: first, local: None, current: Mutex::default(), calls };
+        let mut programs = Programs {
+            database,
+            maps,
+            config,
+            _first: first,
+            local: None,
+            current: Mutex::default(),
+            call_returns,
+        };
         let mut others = Vec::new();
         programs.activate(&SERVER, 0, &programs._first)?;
         programs.load_others(&SERVER, &mut others)?;
@@ -225,7 +232,7 @@ impl Programs {
 
     /// Puts an object's programs into the program arrays.
     fn activate(&self, path: &Path, partition: u32, object: &LoadedObject) -> Result<()> {
-        let returns = path.calls && self.calls.is_some();
+        let returns = path.continues_calls && self.call_returns.is_some();
         for array in iter::once(path.jumps).chain(returns.then_some("kdb_call_returns")) {
             self.put(array, 2 * partition, object, path.on)?;
             self.put(array, 2 * partition + 1, object, path.exec)?;

@@ -101,6 +101,7 @@ impl Statistics {
             output_bytes: output(server).saturating_sub(output(old)),
             hits: calls(SRV_CALL_GET).saturating_sub(misses),
             misses,
+            refusals: server.refusals.saturating_sub(old.refusals),
             calls: CALLS.map(|(name, call)| (name, calls(call))).to_vec(),
             expired: now.expired.saturating_sub(before.expired),
             expired_stale_percent: stale_percent,

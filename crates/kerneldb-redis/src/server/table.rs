@@ -75,7 +75,7 @@ impl Table {
     }
 
     /// Keeps the local fast path out of a connection, and programs from calling one another on its behalf
-    /// (srv_jump). Waits until both have finished, which never takes long.
+    /// (`srv_announce`). Waits until both have finished. That takes as long as the procedure that a call runs.
     pub(super) fn lock(&self, index: u32) {
         let conn = self.conn(index);
         let lock = field!(conn, AtomicU32, lock);

@@ -195,7 +195,7 @@ impl Store {
         if let Some(data) = self.data.as_ref().and_then(DataDir::libraries) {
             libraries::remove(data, library)?;
         }
-        Ok(engine.remove_library(library))
+        engine.remove_library(library)
     }
 
     /// The log writer; `None` without a log.

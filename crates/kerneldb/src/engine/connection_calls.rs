@@ -1,7 +1,8 @@
 //! The procedures as programs on connections call them (`bpf/include/bedplate/connection.h`): their maps and slots.
 //!
 //! A program finds a procedure's slot by its name. A slot that no name leads to any more is used again after a grace period only, so
-//! the programs that have found it are not affected. The caller holds the database's lock of changes.
+//! the programs that have found it are not affected. A library is replaced in between: its names are withdrawn, sessions get the
+//! new procedures, and then the names are entered again. Meanwhile the event loop runs the calls. The caller holds the database's lock of changes.
 
 use std::collections::BTreeMap;
 use std::mem::offset_of;
@@ -41,6 +42,8 @@ pub(crate) struct ConnectionCalls {
 
 struct Slots {
     free: Vec<Slot>,
+    /// No name leads to these any more, but a program may still run them.
+    withdrawn: Vec<Slot>,
     by_name: BTreeMap<String, Slot>,
 }
 
@@ -58,14 +61,11 @@ fn update(map: &MapHandle, key: &[u8], value: &[u8]) -> Result<()> {
     map.update(key, value, MapFlags::ANY).map_err(|error| kernel_error("cannot enter a procedure", error))
 }
 
-/// A name as a key.
-fn key(name: &str) -> Option<[u8; KDB_PROCEDURE_NAME as usize]> {
+/// A name as a key. [`super::Procedures::check`] refuses longer names.
+fn key(name: &str) -> [u8; KDB_PROCEDURE_NAME as usize] {
     let mut key = [0; KDB_PROCEDURE_NAME as usize];
-    let fits = name.len() < key.len();
-    fits.then(|| {
-        key[..name.len()].copy_from_slice(name.as_bytes());
-        key
-    })
+    key[..name.len()].copy_from_slice(name.as_bytes());
+    key
 }
 
 /// Where the program of a slot for a partition is.
@@ -97,7 +97,7 @@ impl ConnectionCalls {
             )?,
             programs: create(MapType::ProgArray, "kdb_call_programs", 4, 4, programs)?,
             returns: create(MapType::ProgArray, "kdb_call_returns", 4, 4, 2 * KDB_MAX_PARTITIONS)?,
-            slots: Mutex::new(Slots { free, by_name: BTreeMap::new() }),
+            slots: Mutex::new(Slots { free, withdrawn: Vec::new(), by_name: BTreeMap::new() }),
             has_server: AtomicBool::new(false),
         })
     }
@@ -134,52 +134,52 @@ impl ConnectionCalls {
         self.has_server.store(false, Ordering::Release);
     }
 
-    /// Replaces the procedures `old` by `new`. Programs on connections find all procedures that are in both at all times. After an
-    /// error they find some of them not, and calls of those are the event loop's.
-    pub fn replace(&self, old: &[String], new: &[NewProcedure<'_>], grace: &GracePeriod) -> Result<()> {
+    /// Lets programs on connections find none of these procedures any more, and waits until no program runs one. The event loop runs
+    /// their calls from then on. After an error some of them may still be found.
+    pub fn withdraw(&self, names: &[String], grace: &GracePeriod) -> Result<()> {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut unused = Vec::new();
-        let mut entered = Ok(());
-        let mut added = Vec::new();
-        for procedure in new {
-            let Some(slot) = slots.free.pop() else { break };
-            entered = self.enter(slot, procedure);
-            if entered.is_err() {
-                unused.push(slot);
-                break;
-            }
-            added.push(procedure.name);
-            unused.extend(slots.by_name.insert(procedure.name.to_owned(), slot));
+        for name in names {
+            let Some(&slot) = slots.by_name.get(name) else { continue };
+            let removed = self.names.delete(&key(name));
+            removed.map_err(|error| kernel_error("cannot remove a procedure", error))?;
+            slots.by_name.remove(name);
+            slots.withdrawn.push(slot);
         }
-        for name in old.iter().filter(|name| !added.contains(&name.as_str())) {
-            if let Some(slot) = slots.by_name.remove(name) {
-                let key = key(name).expect("it was entered");
-                self.names.delete(&key).map_err(|error| kernel_error("cannot remove a procedure", error))?;
-                unused.push(slot);
-            }
-        }
-        if unused.is_empty() {
-            return entered;
+        if slots.withdrawn.is_empty() {
+            return Ok(());
         }
         grace.wait()?;
-        for slot in unused {
+        for slot in std::mem::take(&mut slots.withdrawn) {
             for partition in 0..KDB_MAX_PARTITIONS as usize {
                 // Only the partitions of this database have a program.
                 let _ = self.programs.delete(&program_index(slot, partition));
             }
-            update(&self.procedures, &slot.to_ne_bytes(), &[0; size_of::<kdb_procedure>()])?;
             slots.free.push(slot);
+        }
+        Ok(())
+    }
+
+    /// Lets programs on connections find a procedure. After an error they do not find it, and the event loop runs its calls.
+    pub fn enter(&self, procedure: &NewProcedure<'_>) -> Result<()> {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(slot) = slots.free.pop() else {
+            return Err(Error::Library("the kernel has room for no more procedures".into()));
+        };
+        let entered = self.fill(slot, procedure);
+        match entered {
+            Ok(()) => _ = slots.by_name.insert(procedure.name.to_owned(), slot),
+            Err(_) => slots.free.push(slot),
         }
         entered
     }
 
-    /// Enters a procedure into a free slot, and then its name. A longer name than programs look for is left out.
-    fn enter(&self, slot: Slot, procedure: &NewProcedure<'_>) -> Result<()> {
-        let Some(name) = key(procedure.name) else { return Ok(()) };
+    /// Fills a free slot, and then enters the name. The name is last, because a program may find the slot from then on.
+    fn fill(&self, slot: Slot, procedure: &NewProcedure<'_>) -> Result<()> {
         for (partition, program) in procedure.programs.iter().enumerate() {
             let fd = program.as_fd().as_raw_fd().to_ne_bytes();
             update(&self.programs, &program_index(slot, partition), &fd)?;
         }
+        let name = key(procedure.name);
         let mut entry = [0; size_of::<kdb_procedure>()];
         entry[offset_of!(kdb_procedure, name)..][..name.len()].copy_from_slice(&name);
         entry[offset_of!(kdb_procedure, read_only)..][..4]

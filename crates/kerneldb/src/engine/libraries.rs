@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use super::connection_calls::NewProcedure;
 use super::{Engine, Registered};
-use crate::{Error, bpf::Program};
+use crate::{Result, bpf::Program};
 
 /// The procedures of a library that the kernel has verified, by name.
 pub(crate) type Library = BTreeMap<String, VerifiedProcedure>;
@@ -25,33 +25,36 @@ impl Engine {
     }
 
     /// Adds a library, in the place of the one of that name if there is one. [`super::Procedures::check`] has accepted it.
-    pub(crate) fn put_library(&self, library: &str, new: Library) {
-        let old = self.names(library);
-        let read_only = |procedure: &VerifiedProcedure| procedure.registered.read_only;
-        let entries: Vec<_> = new
-            .iter()
-            .map(|(name, procedure)| NewProcedure {
-                name,
-                read_only: read_only(procedure),
-                programs: &procedure.on_connections,
-            })
-            .collect();
-        let entered = self.connection_calls.replace(&old, &entries, &self.grace);
-        report(library, entered);
-        let registered = new.into_iter().map(|(name, procedure)| (name, procedure.registered)).collect();
+    ///
+    /// # Errors
+    ///
+    /// [`crate::Error::Kernel`]; then sessions call the old procedures.
+    pub(crate) fn put_library(&self, library: &str, new: Library) -> Result<()> {
+        self.connection_calls.withdraw(&self.names(library), &self.grace)?;
+        let mut registered = BTreeMap::new();
+        let mut on_connections = Vec::new();
+        for (name, procedure) in new {
+            on_connections.push((name.clone(), procedure.registered.read_only, procedure.on_connections));
+            registered.insert(name, procedure.registered);
+        }
         self.procedures.put(library, registered);
+        for (name, read_only, programs) in &on_connections {
+            let entered =
+                self.connection_calls.enter(&NewProcedure { name, read_only: *read_only, programs });
+            if let Err(error) = entered {
+                tracing::warn!(library, procedure = name, %error, "the event loop runs all of its calls");
+            }
+        }
+        Ok(())
     }
 
     /// Removes a library; false if there is none.
-    pub(crate) fn remove_library(&self, library: &str) -> bool {
-        report(library, self.connection_calls.replace(&self.names(library), &[], &self.grace));
-        self.procedures.remove(library)
-    }
-}
-
-/// Sessions call what programs on connections do not find.
-fn report(library: &str, entered: Result<(), Error>) {
-    if let Err(error) = entered {
-        tracing::warn!(library, %error, "its procedures are not called on connections");
+    ///
+    /// # Errors
+    ///
+    /// [`crate::Error::Kernel`]; then the library is still there.
+    pub(crate) fn remove_library(&self, library: &str) -> Result<bool> {
+        self.connection_calls.withdraw(&self.names(library), &self.grace)?;
+        Ok(self.procedures.remove(library))
     }
 }

@@ -168,6 +168,16 @@ impl Engine {
         }
     }
 
+    /// Number of claimed I/O buffers.
+    pub(crate) fn claimed_ios(&self) -> u32 {
+        let claimed = |index| {
+            // SAFETY: as in `claim_io`.
+            let claimed = unsafe { AtomicU32::from_ptr(&raw mut (*self.ios.get(index)).claimed) };
+            claimed.load(Ordering::Acquire) != 0
+        };
+        (0..self.ios.len()).filter(|index| claimed(*index)).count() as u32
+    }
+
     /// Gives an I/O buffer back.
     pub(crate) fn release_io(&self, index: u32) {
         // SAFETY: as in `claim_io`.

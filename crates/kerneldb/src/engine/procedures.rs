@@ -8,7 +8,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use crate::{Error, Result, bpf::Program, limits::PROCEDURES_MAX};
+use crate::{
+    Error, Result,
+    bpf::Program,
+    limits::{PROCEDURE_NAME_MAX, PROCEDURES_MAX},
+};
 
 /// A procedure that can be called.
 pub(crate) struct Registered {
@@ -53,6 +57,11 @@ impl Procedures {
             return Err(Error::Library(format!("there would be more than {PROCEDURES_MAX} procedures")));
         }
         for name in new.keys() {
+            if name.len() > PROCEDURE_NAME_MAX {
+                return Err(Error::Library(format!(
+                    "a procedure's name has at most {PROCEDURE_NAME_MAX} bytes"
+                )));
+            }
             if let Some(other) = procedures.get(name).filter(|other| &*other.library != library) {
                 let text = format!("the procedure {name} is in the library {} already", other.library);
                 return Err(Error::Library(text));
@@ -84,6 +93,15 @@ mod tests {
     fn library(library: &str, names: std::ops::Range<usize>) -> BTreeMap<String, Registered> {
         let procedure = || Registered { library: library.into(), read_only: false, programs: Vec::new() };
         names.map(|i| (format!("p{i}"), procedure())).collect()
+    }
+
+    #[test]
+    fn a_name_one_byte_too_long_is_refused() {
+        let procedures = Procedures::default();
+        let one = |bytes: usize| BTreeMap::from([("p".repeat(bytes), ())]);
+        procedures.check("a", &one(PROCEDURE_NAME_MAX), false).unwrap();
+        let refused = procedures.check("a", &one(PROCEDURE_NAME_MAX + 1), false).unwrap_err();
+        assert!(refused.to_string().contains("at most 63 bytes"), "{refused}");
     }
 
     #[test]

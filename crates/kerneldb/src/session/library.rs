@@ -130,6 +130,6 @@ pub(crate) fn load(
     let _changes = db.procedures.lock_changes();
     db.procedures.check(library, &procedures, replace)?;
     keep()?;
-    db.put_library(library, procedures);
+    db.put_library(library, procedures)?;
     Ok(names)
 }

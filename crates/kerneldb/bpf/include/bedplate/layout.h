@@ -178,7 +178,7 @@ struct kdb_call {
 
 /* A procedure that can be called on connections (connection.h). */
 #define KDB_PROCEDURE_NAME 64u    /* bytes of a longest name and a zero */
-#define KDB_PROCEDURE_SLOTS 512u  /* twice the number of procedures: a library is replaced while the old one is in use */
+#define KDB_PROCEDURE_SLOTS 256u  /* largest number of procedures */
 struct kdb_procedure {
 	__u8 name[KDB_PROCEDURE_NAME]; /* padded with zeros; empty: the slot is free */
 	__u32 read_only;
@@ -190,8 +190,8 @@ struct kdb_procedure {
 struct kdb_connection {
 	__u32 index;              /* the server's number of the connection */
 	__u32 session;            /* index of the session's kdb_ctx */
-	__u32 io;                 /* of the call: the index in kdb_ios and kdb_calls */
-	__u32 back;               /* of the call: the program in kdb_call_returns that continues */
+	__u32 call_buffer;        /* of the call: the index in kdb_ios and kdb_calls */
+	__u32 return_program;     /* of the call: the program in kdb_call_returns that continues */
 };
 
 /* ---- Global state (the paper's `timestamps` map), one element, memory-mapped ------------------- */

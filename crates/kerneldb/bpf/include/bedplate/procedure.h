@@ -24,7 +24,8 @@
  * A procedure runs in the caller's transaction. If the caller has none open, the procedure has a transaction of its own, which
  * is committed if the procedure returns KDB_OK and is rolled back otherwise. If a procedure refuses a call, or ends in an Error
  * state, after it has written, the caller's transaction fails as a whole. So a procedure has all of its effects on the database
- * or none. Maps and variables of the object's own are outside of this.
+ * or none. Maps and variables of the object's own are outside of this. A call may run the procedure more than once: after a conflict,
+ * and if the kernel has rolled back what it ran on the connection.
  *
  * The procedure works on one partition: that of its first argument as a key. Other keys than those of this partition
  * end in KDB_ERR_PARTITION. A database of up to 4 GiB has one partition.
@@ -85,10 +86,10 @@ struct kdb_proc_arguments {
 		struct kdb_connection *connection = kdb_connection_of(skb);                            \
 		if (!connection)                                                                       \
 			return SK_DROP;                                                                \
-		KDB_PROC(p, connection->session, connection->io, only_reads, SK_DROP);                 \
+		KDB_PROC(p, connection->session, connection->call_buffer, only_reads, SK_DROP);                 \
 		int status = name##_body(&p);                                                          \
 		p.call->status = status < KDB_REFUSED ? KDB_OK : status;                               \
-		bpf_tail_call(skb, &kdb_call_returns, connection->back);                               \
+		bpf_tail_call(skb, &kdb_call_returns, connection->return_program);                               \
 		return SK_DROP;                                                                        \
 	}                                                                                              \
 	static __always_inline int name##_body(struct kdb_proc *p)
