@@ -1,0 +1,108 @@
+//! Programs at each limit and one past it, and the engine's own limits.
+
+mod common;
+
+use bedplate_kerneldb::limits as engine;
+use bedplate_procedure_language::{Rule, compile, limits::*};
+
+/// The program compiles, and the one that is larger by one breaks the rule.
+fn at_the_limit(rule: Rule, limit: usize, program: impl Fn(usize) -> String) -> String {
+    let past = program(limit + 1);
+    match compile(&past, "test.kdb") {
+        Ok(_) => panic!("one past the limit compiles: {past}"),
+        Err(errors) => assert!(errors.iter().all(|error| error.rule == rule), "{errors:#?}"),
+    }
+    let program = program(limit);
+    match compile(&program, "test.kdb") {
+        Ok(c) => c,
+        Err(errors) => panic!("{errors:#?}\n{program}"),
+    }
+}
+
+fn body(statements: &str) -> String {
+    format!("procedure p(t: text(1..9), n: integer) {{ {statements} reply ok; }}")
+}
+
+fn numbered(count: usize, text: impl Fn(usize) -> String, between: &str) -> String {
+    (0..count).map(text).collect::<Vec<_>>().join(between)
+}
+
+#[test]
+fn one_past_each_limit_is_an_error() {
+    let mut texts = vec![
+        at_the_limit(Rule::Limit, ARGUMENTS_MAX, |count| {
+            format!("procedure p({}) {{ reply ok; }}", numbered(count, |i| format!("a{i}: integer"), ", "))
+        }),
+        at_the_limit(Rule::Name, NAME_BYTES_MAX, |count| {
+            format!("procedure {}() {{ reply ok; }}", "p".repeat(count))
+        }),
+        at_the_limit(Rule::KeySize, KEY_BYTES_MAX, |count| {
+            format!("procedure p(a: text(1..{})) {{ get [a, 1]; reply ok; }}", count - KEY_INTEGER_BYTES)
+        }),
+        at_the_limit(Rule::KeySize, KEY_BYTES_MAX, |count| {
+            body(&format!("get [t, \"{}\"]; get [\"{0}\", t];", "k".repeat(count - 9)))
+        }),
+        at_the_limit(Rule::Range, VALUE_BYTES_MAX, |count| {
+            format!("procedure p(a: text({count})) {{ set [\"k\"] = a; reply ok; }}")
+        }),
+        at_the_limit(Rule::Refusal, REFUSAL_BYTES_MAX, |count| {
+            body(&format!("require n > 1 else NO \"{}\";", "x".repeat(count - 3)))
+        }),
+        at_the_limit(Rule::Literal, LITERAL_BYTES_MAX, |count| {
+            body(&format!("set [\"k\"] = \"{}\";", "x".repeat(count)))
+        }),
+        at_the_limit(Rule::Limit, NESTING_MAX, |count| {
+            body(&format!("{} get [t]; {}", "if n > 1 {".repeat(count - 1), "}".repeat(count - 1)))
+        }),
+        at_the_limit(Rule::Limit, EXPRESSION_DEPTH_MAX, |count| {
+            body(&format!("let a = {}n{};", "(".repeat(count), ")".repeat(count)))
+        }),
+        at_the_limit(Rule::Limit, EXPRESSION_DEPTH_MAX, |count| {
+            body(&format!("let a = {}n;", "- ".repeat(count)))
+        }),
+        at_the_limit(Rule::Limit, EXPRESSION_NODES_MAX / 2, |count| {
+            // As many operators as operands, with the sign.
+            body(&format!("let a = -{};", numbered(count, |_| "n".to_owned(), " + ")))
+        }),
+        at_the_limit(Rule::Limit, KEY_PARTS_MAX, |count| {
+            body(&format!("get [{}];", numbered(count, |i| format!("n + {i}"), ", ")))
+        }),
+        at_the_limit(Rule::Limit, VARIABLES_MAX, |count| {
+            let sum = numbered(count, |i| format!("a{i}"), " + ");
+            body(&format!("{} set [t] = {sum};", numbered(count, |i| format!("var a{i} = n;"), " ")))
+        }),
+        at_the_limit(Rule::LoopBound, ROUNDS_MAX as usize, |count| {
+            body(&format!("var a = 0; for i in 1..{count} {{ a = i; }}"))
+        }),
+        at_the_limit(Rule::LoopBound, ROUNDS_MAX as usize, |count| {
+            body(&format!("var a = 0; for i in 1..n up to {count} {{ a = i; }}"))
+        }),
+    ];
+    // Assignments of two steps. The argument counts four, the declaration and the reply count one each.
+    texts.push(at_the_limit(Rule::Limit, (STEPS_MAX as usize - 6) / 2, |count| {
+        format!("procedure p(n: integer) {{ var a; {} reply ok; }}", "a = 1; ".repeat(count))
+    }));
+    at_the_limit(Rule::Limit, PROCEDURES_MAX, |count| {
+        numbered(count, |i| format!("procedure p{i}() {{ reply ok; }}"), "\n")
+    });
+    at_the_limit(Rule::Limit, SOURCE_BYTES_MAX, |count| {
+        let procedure = "procedure p() { reply ok; }";
+        format!("{procedure}{}", " ".repeat(count - procedure.len()))
+    });
+    if !common::can_run() {
+        return;
+    }
+    let database = common::database();
+    for c in texts {
+        database.load_library("limit", &common::object(&c), true).unwrap_or_else(|error| panic!("{error}\n{c}"));
+    }
+}
+
+#[test]
+fn limits_of_the_engine_are_those_of_the_language() {
+    assert_eq!(ARGUMENTS_MAX, engine::CALL_ARGUMENTS_MAX);
+    assert_eq!(KEY_BYTES_MAX, engine::KEY_MAX);
+    assert_eq!(VALUE_BYTES_MAX, engine::VALUE_MAX);
+    assert_eq!(VALUE_BYTES_MAX, engine::CALL_BYTES_MAX);
+    assert_eq!(PROCEDURES_MAX, engine::PROCEDURES_MAX);
+}
