@@ -13,7 +13,10 @@ fn text(output: &Output) -> String {
 }
 
 fn new(directory: &Path, name: &str, language: &str) -> Output {
-    command(&["kv", "new-procedure", name, "--language", language, "--directory"]).arg(directory).output().unwrap()
+    command(&["kv", "new-procedure", name, "--language", language, "--directory"])
+        .arg(directory)
+        .output()
+        .unwrap()
 }
 
 /// Runs `make` in the project, with the command under test.
@@ -74,7 +77,11 @@ fn mistakes_are_errors_of_one_line() {
     let missing = build(&folder.path().join("missing.c"));
     assert!(!missing.status.success() && text(&missing).contains("there is no file"), "{}", text(&missing));
     let other = build(&folder.path().join("quota/Makefile"));
-    assert!(!other.status.success() && text(&other).contains("is neither a C file nor a .kdb file"), "{}", text(&other));
+    assert!(
+        !other.status.success() && text(&other).contains("is neither a C file nor a .kdb file"),
+        "{}",
+        text(&other)
+    );
     let source = folder.path().join("wrong.c");
     std::fs::write(&source, "#include <bedplate/procedure.h>\nnonsense").unwrap();
     let wrong = build(&source);
@@ -103,9 +110,14 @@ fn the_headers_suffice_for_a_compiler() {
 fn errors_in_the_procedure_language_name_their_places() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("bank.kdb");
-    std::fs::write(&source, "readonly procedure a(n: integer) {\n    set [m] = 1;\n    reply ok;\n}\n").unwrap();
+    std::fs::write(&source, "readonly procedure a(n: integer) {\n    set [m] = 1;\n    reply ok;\n}\n")
+        .unwrap();
     let build = |options: &[&str]| {
-        command(&["kv", "build-procedure", "bank.kdb"]).args(options).current_dir(folder.path()).output().unwrap()
+        command(&["kv", "build-procedure", "bank.kdb"])
+            .args(options)
+            .current_dir(folder.path())
+            .output()
+            .unwrap()
     };
     for options in [&[][..], &["--print-c"]] {
         let built = build(options);
@@ -120,7 +132,10 @@ fn errors_in_the_procedure_language_name_their_places() {
     std::fs::write(&source, "procedure a(n: integer) {\n    reply n + 1;\n}\n").unwrap();
     let printed = build(&["--print-c"]);
     let c = text(&printed);
-    assert!(printed.status.success() && c.contains("KDB_PROCEDURE(a)") && c.contains("#line 2 \"bank.kdb\""), "{c}");
+    assert!(
+        printed.status.success() && c.contains("KDB_PROCEDURE(a)") && c.contains("#line 2 \"bank.kdb\""),
+        "{c}"
+    );
     assert!(!folder.path().join("bank.o").exists());
     assert!(build(&[]).status.success() && folder.path().join("bank.o").is_file());
     let c_source = folder.path().join("x.c");

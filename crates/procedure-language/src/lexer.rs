@@ -30,8 +30,8 @@ pub(crate) struct Spanned {
 
 /// Symbols; a symbol stands before those that begin it.
 const SYMBOLS: [&str; 23] = [
-    "..", "==", "!=", "<=", ">=", "=", "<", ">", "(", ")", "[", "]", "{", "}", ",", ":", ";", "+", "-", "*", "/",
-    "%", ".",
+    "..", "==", "!=", "<=", ">=", "=", "<", ">", "(", ")", "[", "]", "{", "}", ",", ":", ";", "+", "-", "*",
+    "/", "%", ".",
 ];
 
 /// All tokens, of which the last one is [`Token::End`].

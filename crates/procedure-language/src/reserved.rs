@@ -5,10 +5,10 @@ const HEADERS: &str = include_str!("reserved_names.txt");
 
 /// Words of C, and functions that its compiler calls, as far as they have the form of a procedure's name.
 const C: [&str; 44] = [
-    "asm", "auto", "bool", "break", "case", "char", "const", "continue", "default", "do", "double", "else", "enum",
-    "extern", "false", "float", "for", "goto", "if", "inline", "int", "long", "main", "memcmp", "memcpy", "memmove", "memset", "register", "restrict",
-    "return", "short", "signed", "sizeof", "static", "struct", "switch", "true", "typedef", "typeof", "union",
-    "unsigned", "void", "volatile", "while",
+    "asm", "auto", "bool", "break", "case", "char", "const", "continue", "default", "do", "double", "else",
+    "enum", "extern", "false", "float", "for", "goto", "if", "inline", "int", "long", "main", "memcmp",
+    "memcpy", "memmove", "memset", "register", "restrict", "return", "short", "signed", "sizeof", "static",
+    "struct", "switch", "true", "typedef", "typeof", "union", "unsigned", "void", "volatile", "while",
 ];
 
 /// Beginnings of names that belong to the headers and to the generated program.

@@ -94,7 +94,9 @@ fn one_past_each_limit_is_an_error() {
     }
     let database = common::database();
     for c in texts {
-        database.load_library("limit", &common::object(&c), true).unwrap_or_else(|error| panic!("{error}\n{c}"));
+        database
+            .load_library("limit", &common::object(&c), true)
+            .unwrap_or_else(|error| panic!("{error}\n{c}"));
     }
 }
 
@@ -105,4 +107,40 @@ fn limits_of_the_engine_are_those_of_the_language() {
     assert_eq!(VALUE_BYTES_MAX, engine::VALUE_MAX);
     assert_eq!(VALUE_BYTES_MAX, engine::CALL_BYTES_MAX);
     assert_eq!(PROCEDURES_MAX, engine::PROCEDURES_MAX);
+}
+
+/// As many arguments and variables as there can be, which live at once, in loops, beside the largest expressions.
+#[test]
+fn the_kernel_accepts_a_procedure_that_is_at_several_limits() {
+    if !common::can_run() {
+        return;
+    }
+    let variables = VARIABLES_MAX - 2;
+    let arguments = numbered(ARGUMENTS_MAX, |i| format!("a{i}: integer"), ", ");
+    let declarations = numbered(variables, |i| format!("var x{i} = a{i} - 1;"), " ");
+    let depth = EXPRESSION_DEPTH_MAX - 1;
+    let level = |i: usize| format!("a{i} {} (x{} - ", ["*", "+"][i % 2], i % variables);
+    let nested = format!("{}a15{}", numbered(depth, level, ""), ")".repeat(depth));
+    let changes = numbered(variables, |i| format!("x{i} = x{i} + a{i};"), " ");
+    let sum = |name: &str, count: usize| numbered(count, |i| format!("{name}{i}"), " + ");
+    let source = format!(
+        "procedure p({arguments}) {{
+            {declarations}
+            for i in 1..4 {{
+                get [\"k\", i, x0];
+                for j in a1..a2 up to 4 {{
+                    if found {{ set [\"k\", i, j] = {nested}; }} else if x1 > x2 {{ x2 = x1; }}
+                    {changes}
+                }}
+                set [\"sum\"] = {};
+            }}
+            reply {};
+        }}",
+        sum("x", variables),
+        sum("a", ARGUMENTS_MAX),
+    );
+    let database = common::database();
+    if let Err(error) = database.load_library("limit", &common::compiled(&source), true) {
+        panic!("{error}\n{source}");
+    }
 }

@@ -30,7 +30,10 @@ fn names_of_the_headers() -> BTreeSet<String> {
 #[test]
 fn a_procedure_has_no_name_of_the_headers() {
     let names = names_of_the_headers();
-    assert!(names.contains("snapshot_get") && names.contains("kdb_get") && names.contains("opaque"), "{names:?}");
+    assert!(
+        names.contains("snapshot_get") && names.contains("kdb_get") && names.contains("opaque"),
+        "{names:?}"
+    );
     let is_name = |name: &&String| {
         name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
     };
@@ -49,8 +52,30 @@ fn a_procedure_has_no_name_of_the_headers() {
 #[test]
 fn a_procedure_can_have_a_name_of_the_c_library() {
     let names = [
-        "abs", "abort", "alloca", "calloc", "exit", "exp", "fork", "free", "index", "labs", "log", "malloc", "pow", "printf",
-        "remainder", "round", "setjmp", "signal", "sin", "strcmp", "strlen", "time", "toupper", "write",
+        "abs",
+        "abort",
+        "alloca",
+        "calloc",
+        "exit",
+        "exp",
+        "fork",
+        "free",
+        "index",
+        "labs",
+        "log",
+        "malloc",
+        "pow",
+        "printf",
+        "remainder",
+        "round",
+        "setjmp",
+        "signal",
+        "sin",
+        "strcmp",
+        "strlen",
+        "time",
+        "toupper",
+        "write",
     ];
     let source = names.map(|name| format!("procedure {name}(n: integer) {{ reply n; }}\n")).concat();
     common::compiled(&source);

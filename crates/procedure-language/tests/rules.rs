@@ -122,7 +122,8 @@ fn each_rule_is_enforced_at_its_place() {
     for (rule, program) in BROKEN {
         let marked = expand(program);
         let at = marked.find('@').unwrap();
-        let (line, column) = marked[..at].split('\n').fold((0, 0), |(line, _), text| (line + 1, text.len() + 1));
+        let (line, column) =
+            marked[..at].split('\n').fold((0, 0), |(line, _), text| (line + 1, text.len() + 1));
         let found = compile(&marked.replacen('@', "", 1), "test.kdb").err().unwrap_or_default();
         let places: Vec<_> = found.iter().map(|error| (error.rule, error.line, error.column)).collect();
         if places != [(*rule, line, column)] {
@@ -173,7 +174,8 @@ fn one_run_finds_several_errors() {
     let places = |errors: Vec<Diagnostic>| errors.iter().map(|e| (e.line, e.rule)).collect::<Vec<_>>();
     let errors = compile(source, "x").unwrap_err();
     assert_eq!(places(errors), [(2, Rule::Syntax), (3, Rule::Syntax), (5, Rule::Syntax)]);
-    let source = "readonly procedure a(n: integer) {\n  set [m] = 1;\n  reply value;\n}\nprocedure b() {\n}\n";
+    let source =
+        "readonly procedure a(n: integer) {\n  set [m] = 1;\n  reply value;\n}\nprocedure b() {\n}\n";
     let errors = compile(source, "x").unwrap_err();
     assert_eq!(
         places(errors),
@@ -262,7 +264,10 @@ fn the_c_text_is_special_to_the_program() {
     assert_eq!(count(&looped, "kdb_key_argument"), 3, "{looped}");
     // An argument is written as the text that it is, a constant as the text that it has, and each argument is parsed once.
     let written = c("P(set [t] = n; set [t] = 12; reply n + small * small;)");
-    assert!(written.contains("kdb_value_argument(p, 0)") && written.contains("kdb_value(p, \"12\")"), "{written}");
+    assert!(
+        written.contains("kdb_value_argument(p, 0)") && written.contains("kdb_value(p, \"12\")"),
+        "{written}"
+    );
     assert_eq!(count(&written, "kdb_argument_integer"), 2, "{written}");
     assert!(written.contains("ADD(v_n, (v_small * v_small))"), "{written}");
     assert!(!c("procedure p(a: text(65536)) { reply a; }").contains(".len"));

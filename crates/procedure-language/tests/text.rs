@@ -5,7 +5,7 @@ mod common;
 use bedplate_procedure_language::{compile, limits::ERRORS_MAX};
 use common::{example, seed};
 use proptest::prelude::*;
-use rand::{Rng, RngExt, SeedableRng, rngs::SmallRng};
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
 fn check(source: &str) -> bool {
     match compile(source, "test.kdb") {
@@ -16,7 +16,10 @@ fn check(source: &str) -> bool {
         Err(errors) => {
             assert!((1..=ERRORS_MAX).contains(&errors.len()), "{source}");
             let lines = source.split('\n').count();
-            assert!(errors.iter().all(|e| (1..=lines).contains(&e.line) && e.column >= 1), "{source}: {errors:?}");
+            assert!(
+                errors.iter().all(|e| (1..=lines).contains(&e.line) && e.column >= 1),
+                "{source}: {errors:?}"
+            );
             false
         }
     }
@@ -37,10 +40,67 @@ proptest! {
 }
 
 const WORDS: &[&str] = &[
-    "const", "readonly", "procedure", "a", "b", "(", ")", "{", "}", "[", "]", ";", ",", ":", "integer", "text", "..", "let",
-    "var", "get", "set", "insert", "update", "delete", "require", "if", "else", "for", "in", "up", "to", "refuse", "reply",
-    "ok", "nil", "value", "found", "missing", "length", "now", "and", "or", "not", "keep", "expiry", "expire", "at", "NO",
-    "\"x\"", "1", "9223372036854775808", "=", "==", "<", "+", "-", "*", "/", "%", "procedure a() {", "reply ok; }",
+    "const",
+    "readonly",
+    "procedure",
+    "a",
+    "b",
+    "(",
+    ")",
+    "{",
+    "}",
+    "[",
+    "]",
+    ";",
+    ",",
+    ":",
+    "integer",
+    "text",
+    "..",
+    "let",
+    "var",
+    "get",
+    "set",
+    "insert",
+    "update",
+    "delete",
+    "require",
+    "if",
+    "else",
+    "for",
+    "in",
+    "up",
+    "to",
+    "refuse",
+    "reply",
+    "ok",
+    "nil",
+    "value",
+    "found",
+    "missing",
+    "length",
+    "now",
+    "and",
+    "or",
+    "not",
+    "keep",
+    "expiry",
+    "expire",
+    "at",
+    "NO",
+    "\"x\"",
+    "1",
+    "9223372036854775808",
+    "=",
+    "==",
+    "<",
+    "+",
+    "-",
+    "*",
+    "/",
+    "%",
+    "procedure a() {",
+    "reply ok; }",
 ];
 
 /// The examples with words removed, doubled, and exchanged.
@@ -64,7 +124,7 @@ fn damaged_programs_are_answered() {
     assert!(accepted > 0, "some damage, as in comments, leaves a program");
 }
 
-fn damage(words: &mut Vec<&str>, rng: &mut impl Rng) {
+fn damage(words: &mut Vec<&str>, rng: &mut SmallRng) {
     let (at, other) = (rng.random_range(0..words.len()), rng.random_range(0..words.len()));
     match rng.random_range(0..4) {
         0 => drop(words.remove(at)),
@@ -78,12 +138,19 @@ fn damage(words: &mut Vec<&str>, rng: &mut impl Rng) {
 #[test]
 fn deep_texts_are_answered() {
     let deep = 60_000;
-    for part in ["(", "{", "[", "not ", "- ", "if 1 < 2 {", "get [1] else {", "1 + ", "a == ", "for i in 1..2 {"] {
-        for (before, after) in [("", ""), ("procedure p() {", "}"), ("procedure p() { reply ", ";}"), ("const a = ", ";")] {
+    for part in
+        ["(", "{", "[", "not ", "- ", "if 1 < 2 {", "get [1] else {", "1 + ", "a == ", "for i in 1..2 {"]
+    {
+        for (before, after) in
+            [("", ""), ("procedure p() {", "}"), ("procedure p() { reply ", ";}"), ("const a = ", ";")]
+        {
             check(&format!("{before}{}{after}", part.repeat(deep / part.len())));
         }
     }
     check(&"\"".repeat(deep));
     check(&"ä".repeat(deep));
-    check(&format!("procedure p(n: integer) {{ if n == 1 {{ reply ok; }} {} }}", "else if n == 2 { reply ok; }".repeat(5000)));
+    check(&format!(
+        "procedure p(n: integer) {{ if n == 1 {{ reply ok; }} {} }}",
+        "else if n == 2 { reply ok; }".repeat(5000)
+    ));
 }

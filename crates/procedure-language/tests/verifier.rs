@@ -7,7 +7,7 @@ mod common;
 use bedplate_kerneldb::{Error, Reply};
 use bedplate_procedure_language::compile;
 use common::{can_run, database, object, seed};
-use rand::{Rng, RngExt, SeedableRng, rngs::SmallRng, seq::IndexedRandom};
+use rand::{RngExt, SeedableRng, rngs::SmallRng, seq::IndexedRandom};
 
 /// Procedures in a file, because headers take longer to compile than they do.
 const PER_FILE: usize = 12;
@@ -158,7 +158,8 @@ impl Writer<'_> {
 
     fn random_statement(&mut self) {
         let name = format!("x{}", self.declared);
-        let assignable: Vec<_> = self.variables.iter().filter(|(_, is)| *is).map(|(name, _)| name.clone()).collect();
+        let assignable: Vec<_> =
+            self.variables.iter().filter(|(_, is)| *is).map(|(name, _)| name.clone()).collect();
         match self.rng.random_range(0..22) {
             0..3 => {
                 let mutable = self.rng.random_bool(0.6);
@@ -240,7 +241,8 @@ fn random_procedure(rng: &mut SmallRng, name: &str) -> String {
     loop {
         let read_only = rng.random_bool(0.2);
         let statements = rng.random_range(2..12);
-        let mut writer = Writer { rng, read_only, variables: Vec::new(), declared: 0, depth: 0, out: String::new() };
+        let mut writer =
+            Writer { rng, read_only, variables: Vec::new(), declared: 0, depth: 0, out: String::new() };
         for _ in 0..statements {
             writer.statement();
         }
@@ -260,7 +262,8 @@ fn the_kernel_accepts_random_programs() {
     let database = database();
     let mut session = database.session().unwrap();
     let mut rng = SmallRng::seed_from_u64(seed());
-    let procedures: usize = std::env::var("BEDPLATE_TEST_PROGRAMS").map_or(3 * PER_FILE, |count| count.parse().unwrap());
+    let procedures: usize =
+        std::env::var("BEDPLATE_TEST_PROGRAMS").map_or(3 * PER_FILE, |count| count.parse().unwrap());
     let (mut replies, mut refusals) = (0, 0);
     for file in 0..procedures.div_ceil(PER_FILE) {
         let names: Vec<_> = (0..PER_FILE).map(|i| format!("p{i}")).collect();

@@ -73,7 +73,8 @@ fn language(source: &Path) -> anyhow::Result<Language> {
 
 /// Compiles a file of the procedure language to C. Its errors go to the standard error, one a line.
 fn to_c(source: &Path) -> anyhow::Result<String> {
-    let text = std::fs::read_to_string(source).with_context(|| format!("cannot read {}", source.display()))?;
+    let text =
+        std::fs::read_to_string(source).with_context(|| format!("cannot read {}", source.display()))?;
     let name = source.display().to_string();
     bedplate_procedure_language::compile(&text, &name).map_err(|errors| {
         for error in &errors {

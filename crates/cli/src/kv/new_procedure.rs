@@ -73,8 +73,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for (name, text, is_executable) in FILES.into_iter().chain([(source.0, source.1, false)]) {
         let fill = |text: &str| text.replace("SOURCE", source.0).replace("NAME", &args.name);
         let path = folder.join(fill(name));
-        fs::write(&path, fill(text))
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        fs::write(&path, fill(text)).with_context(|| format!("cannot write {}", path.display()))?;
         if is_executable {
             fs::set_permissions(&path, Permissions::from_mode(0o755))
                 .with_context(|| format!("cannot make {} executable", path.display()))?;

@@ -153,7 +153,9 @@ impl Checker<'_> {
                 "the get may have found no value: test it, or give the get an else that ends the procedure",
             ),
             Value::Unread => (Rule::ValueUnread, "no get has read a value on every path to here"),
-            Value::Stale => (Rule::KeyChanged, "the key may have changed since the get: use the value before"),
+            Value::Stale => {
+                (Rule::KeyChanged, "the key may have changed since the get: use the value before")
+            }
         };
         self.errors.add(span, rule, message);
     }

@@ -105,7 +105,8 @@ impl Checker<'_> {
         let before = self.steps;
         self.steps = before.saturating_add(steps.saturating_mul(self.rounds));
         if before <= STEPS_MAX && self.steps > STEPS_MAX {
-            let message = format!("the procedure has more than {STEPS_MAX} steps up to here: shorten its loops");
+            let message =
+                format!("the procedure has more than {STEPS_MAX} steps up to here: shorten its loops");
             self.errors.add(span, Rule::Limit, message);
         }
     }
@@ -310,7 +311,9 @@ impl Checker<'_> {
                 let refusal = self.refusal(refusal);
                 (StatementKind::Require(checked.condition, refusal), Some(checked.when_true))
             }
-            syntax::StatementKind::If { branches, otherwise } => self.branches(branches, otherwise.as_ref(), state),
+            syntax::StatementKind::If { branches, otherwise } => {
+                self.branches(branches, otherwise.as_ref(), state)
+            }
             syntax::StatementKind::For(rounds) => self.rounds(rounds, span, state),
             syntax::StatementKind::Refuse(refusal) => (StatementKind::Refuse(self.refusal(refusal)), None),
             syntax::StatementKind::ReplyOk => (StatementKind::ReplyOk, None),
@@ -326,7 +329,9 @@ impl Checker<'_> {
     ) -> (Option<Otherwise>, Option<State>) {
         match otherwise {
             None => (None, None),
-            Some(syntax::Otherwise::Refuse(refusal)) => (Some(Otherwise::Refuse(self.refusal(refusal))), None),
+            Some(syntax::Otherwise::Refuse(refusal)) => {
+                (Some(Otherwise::Refuse(self.refusal(refusal))), None)
+            }
             Some(syntax::Otherwise::Run(block)) => {
                 let (statements, end) = self.block(block, Some(state));
                 (Some(Otherwise::Run(statements)), end)
@@ -477,7 +482,8 @@ fn changes_key(block: &Block) -> bool {
         | syntax::StatementKind::Write(_)
         | syntax::StatementKind::Delete { .. } => true,
         syntax::StatementKind::If { branches, otherwise } => {
-            branches.iter().any(|(_, block)| changes_key(block)) || otherwise.as_ref().is_some_and(changes_key)
+            branches.iter().any(|(_, block)| changes_key(block))
+                || otherwise.as_ref().is_some_and(changes_key)
         }
         syntax::StatementKind::For(rounds) => changes_key(&rounds.body),
         _ => false,

@@ -107,7 +107,10 @@ impl<'a> Generator<'a> {
         let (name, what, range) = match argument.kind {
             ArgumentKind::Integer(range) => {
                 let name = format!("v_{}", argument.name);
-                self.line(span, &format!("__s64 {name}; KDB_TRY(kdb_argument_integer(p, {index}, &{name}));"));
+                self.line(
+                    span,
+                    &format!("__s64 {name}; KDB_TRY(kdb_argument_integer(p, {index}, &{name}));"),
+                );
                 (name, Interval::ALL, range)
             }
             ArgumentKind::Text(lengths) => {
@@ -161,7 +164,10 @@ impl<'a> Generator<'a> {
                 match value {
                     None => self.line(span, &format!("__s64 v_{name};")),
                     Some(Integer::ValueInteger) if !mutable => {
-                        self.line(span, &format!("__s64 v_{name}; KDB_TRY(kdb_value_integer(p, &v_{name}));"));
+                        self.line(
+                            span,
+                            &format!("__s64 v_{name}; KDB_TRY(kdb_value_integer(p, &v_{name}));"),
+                        );
                     }
                     Some(value) => {
                         let value = if *mutable { self.hidden(value) } else { self.integer(value) };

@@ -1,21 +1,48 @@
 //! Parses tokens by recursive descent. After an error the parser goes on behind the statement, so that one run finds
-//! several errors. Its recursion is bounded by [`NESTING_MAX`] and [`EXPRESSION_DEPTH_MAX`].
+//! several errors. Its recursion is bounded by [`NESTING_MAX`] and, in expressions,
+//! by [`EXPRESSION_DEPTH_MAX`](crate::limits::EXPRESSION_DEPTH_MAX).
+
+mod expressions;
 
 use crate::{
     Rule,
     diagnostic::{Errors, Span},
     lexer::{Spanned, Token},
-    limits::{
-        ARGUMENTS_MAX, EXPRESSION_DEPTH_MAX, EXPRESSION_NODES_MAX, KEY_PARTS_MAX, NESTING_MAX, PROCEDURES_MAX,
-    },
+    limits::{ARGUMENTS_MAX, KEY_PARTS_MAX, NESTING_MAX, PROCEDURES_MAX},
     syntax::*,
 };
 
 /// Words that are no names. The words `up`, `to`, `keep`, `expiry`, `expire` and `at` are names where a name can be.
 pub(crate) const WORDS: [&str; 29] = [
-    "const", "readonly", "procedure", "integer", "text", "let", "var", "get", "set", "insert", "update", "delete",
-    "require", "if", "else", "for", "in", "refuse", "reply", "ok", "nil", "value", "found", "missing", "length",
-    "now", "and", "or", "not",
+    "const",
+    "readonly",
+    "procedure",
+    "integer",
+    "text",
+    "let",
+    "var",
+    "get",
+    "set",
+    "insert",
+    "update",
+    "delete",
+    "require",
+    "if",
+    "else",
+    "for",
+    "in",
+    "refuse",
+    "reply",
+    "ok",
+    "nil",
+    "value",
+    "found",
+    "missing",
+    "length",
+    "now",
+    "and",
+    "or",
+    "not",
 ];
 
 /// An error that has been reported already.
@@ -263,7 +290,11 @@ impl Parser<'_> {
     fn block(&mut self) -> Parsed<Block> {
         let start = self.span();
         if self.nesting == NESTING_MAX {
-            return self.error(start, Rule::Limit, format!("at most {NESTING_MAX} blocks are within each other"));
+            return self.error(
+                start,
+                Rule::Limit,
+                format!("at most {NESTING_MAX} blocks are within each other"),
+            );
         }
         self.symbol("{")?;
         self.nesting += 1;
@@ -354,7 +385,9 @@ impl Parser<'_> {
     /// The end of a statement: a semicolon, unless it has ended with a block.
     fn end(&mut self, kind: StatementKind) -> Parsed<StatementKind> {
         let block = match &kind {
-            StatementKind::Get { otherwise, .. } | StatementKind::Delete { otherwise, .. } => otherwise.as_ref(),
+            StatementKind::Get { otherwise, .. } | StatementKind::Delete { otherwise, .. } => {
+                otherwise.as_ref()
+            }
             StatementKind::Write(write) => write.otherwise.as_ref(),
             _ => None,
         };
@@ -395,7 +428,9 @@ impl Parser<'_> {
         let span = self.span();
         let otherwise = self.otherwise()?;
         match (kind, &otherwise) {
-            (WriteKind::Set, Some(_)) => self.error(span, Rule::Syntax, "a set has no else: it always writes"),
+            (WriteKind::Set, Some(_)) => {
+                self.error(span, Rule::Syntax, "a set has no else: it always writes")
+            }
             (WriteKind::Insert | WriteKind::Update, None) => self.expected("\"else\""),
             _ => self.end(StatementKind::Write(Write { kind, key, value, expiry, otherwise })),
         }
@@ -446,127 +481,5 @@ impl Parser<'_> {
             return self.error(span, Rule::Limit, format!("a key has at most {KEY_PARTS_MAX} parts"));
         }
         Ok(Key { parts, span })
-    }
-
-    fn expression(&mut self) -> Parsed<Expression> {
-        self.depth = 0;
-        self.nodes = 0;
-        self.binary(0)
-    }
-
-    /// Counts an operand or an operator.
-    fn node(&mut self, span: Span, kind: ExpressionKind) -> Parsed<Expression> {
-        self.nodes += 1;
-        if self.nodes > EXPRESSION_NODES_MAX {
-            let message = format!("an expression has at most {EXPRESSION_NODES_MAX} operands and operators");
-            return self.error(span, Rule::Limit, message);
-        }
-        Ok(Expression { span, kind })
-    }
-
-    fn operator(&self) -> Option<(BinaryOperator, usize)> {
-        Some(match self.token() {
-            Token::Name(word) if word == "or" => (BinaryOperator::Or, 1),
-            Token::Name(word) if word == "and" => (BinaryOperator::And, 2),
-            Token::Symbol(symbol @ ("==" | "!=" | "<" | "<=" | ">" | ">=")) => (BinaryOperator::Compare(symbol), 4),
-            Token::Symbol("+") => (BinaryOperator::Add, 5),
-            Token::Symbol("-") => (BinaryOperator::Subtract, 5),
-            Token::Symbol("*") => (BinaryOperator::Multiply, 6),
-            Token::Symbol("/") => (BinaryOperator::Divide, 6),
-            Token::Symbol("%") => (BinaryOperator::Remainder, 6),
-            _ => return None,
-        })
-    }
-
-    /// Parses operators that bind more tightly than `weakest`.
-    fn binary(&mut self, weakest: usize) -> Parsed<Expression> {
-        let start = self.span();
-        let mut left = self.unary(weakest)?;
-        let mut compared = false;
-        while let Some((operator, strength)) = self.operator().filter(|(_, strength)| *strength > weakest) {
-            let is_comparison = matches!(operator, BinaryOperator::Compare(_));
-            if is_comparison && compared {
-                return self.expected("no second comparison");
-            }
-            compared = is_comparison;
-            self.advance();
-            let right = self.binary(strength)?;
-            let span = self.since(start);
-            left = self.node(span, ExpressionKind::Binary(operator, Box::new(left), Box::new(right)))?;
-        }
-        Ok(left)
-    }
-
-    fn unary(&mut self, weakest: usize) -> Parsed<Expression> {
-        let start = self.span();
-        let is_not = self.is_word("not") && weakest < 3;
-        if !is_not && !self.is_symbol("-") && !self.is_symbol("(") {
-            return self.primary();
-        }
-        if self.depth == EXPRESSION_DEPTH_MAX {
-            let message = format!("an expression has at most {EXPRESSION_DEPTH_MAX} levels");
-            return self.error(start, Rule::Limit, message);
-        }
-        self.depth += 1;
-        let parsed = if self.take_symbol("(") {
-            let inner = self.binary(0)?;
-            self.symbol(")")?;
-            Expression { span: self.since(start), kind: inner.kind }
-        } else if is_not {
-            self.advance();
-            let inner = self.binary(3)?;
-            self.node(self.since(start), ExpressionKind::Not(Box::new(inner)))?
-        } else {
-            self.advance();
-            if let Token::Number(number) = *self.token() {
-                self.advance();
-                // The sign makes 2^63 the lowest number.
-                self.node(self.since(start), ExpressionKind::Number((number as i64).wrapping_neg()))?
-            } else {
-                let inner = self.unary(7)?;
-                self.node(self.since(start), ExpressionKind::Negate(Box::new(inner)))?
-            }
-        };
-        self.depth -= 1;
-        Ok(parsed)
-    }
-
-    fn primary(&mut self) -> Parsed<Expression> {
-        let span = self.span();
-        let kind = match self.token().clone() {
-            Token::Number(number) => match i64::try_from(number) {
-                Ok(number) => ExpressionKind::Number(number),
-                Err(_) => return self.error(span, Rule::Number, "the number is too large"),
-            },
-            Token::Text(text) => ExpressionKind::Text(text),
-            Token::Name(word) => match word.as_str() {
-                "value" => ExpressionKind::Value,
-                "now" => ExpressionKind::Now,
-                "found" => ExpressionKind::Found,
-                "missing" => ExpressionKind::Missing,
-                "integer" => {
-                    self.advance();
-                    self.symbol("(")?;
-                    self.word("value")?;
-                    self.symbol(")")?;
-                    return self.node(self.since(span), ExpressionKind::ValueInteger);
-                }
-                "length" => {
-                    self.advance();
-                    self.symbol("(")?;
-                    let kind = match self.take_word("value") {
-                        true => ExpressionKind::ValueLength,
-                        false => ExpressionKind::Length(self.name()?),
-                    };
-                    self.symbol(")")?;
-                    return self.node(self.since(span), kind);
-                }
-                _ if WORDS.contains(&word.as_str()) => return self.expected("an expression"),
-                _ => ExpressionKind::Name(word),
-            },
-            _ => return self.expected("an expression"),
-        };
-        self.advance();
-        self.node(span, kind)
     }
 }
