@@ -30,8 +30,14 @@ mod lexer;
 pub mod limits;
 mod parser;
 mod program;
+#[cfg(test)]
+mod random;
 mod reserved;
 mod syntax;
+
+/// What the tests share names the crate from outside.
+#[cfg(test)]
+extern crate self as bedplate_procedure_language;
 
 pub use diagnostic::{Diagnostic, Rule};
 use diagnostic::{Errors, Span};

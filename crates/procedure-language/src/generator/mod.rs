@@ -281,15 +281,16 @@ impl<'a> Generator<'a> {
     fn expiry(&mut self, span: Span, expiry: &Expiry) -> String {
         match expiry {
             Expiry::Never | Expiry::Keep => "0".to_owned(),
+            Expiry::At(Integer::Constant(time), false) => number(*time),
             Expiry::At(time, can_fail) => {
-                let time = self.integer(time);
-                if !can_fail {
-                    return time;
+                let mut time = self.integer(time);
+                if *can_fail {
+                    self.use_helper(Helper::ExpiryTime);
+                    time = format!("EXPIRY_TIME({time})");
                 }
-                self.use_helper(Helper::ExpiryTime);
                 let name = format!("expiry_{}", self.locals);
                 self.locals += 1;
-                self.line(span, &format!("__s64 {name} = EXPIRY_TIME({time});"));
+                self.line(span, &format!("__s64 {name} = {time};"));
                 name
             }
         }
