@@ -21,9 +21,14 @@ fn names_of_the_headers() -> BTreeSet<String> {
     };
     let macros = print(&["-E", "-dM"]);
     let macros = macros.lines().filter_map(|line| line.strip_prefix("#define ")?.split([' ', '(']).next());
-    // A line for each declaration: names of members and of parameters have that of their type or function in front.
-    let declared = print(&["-fsyntax-only", "-Xclang", "-ast-list"]);
-    let declared = declared.lines().filter(|line| !line.contains(':'));
+    // Declarations of the file are without indentation. The name is before the type, which is in quotes.
+    let tree = print(&["-fsyntax-only", "-fno-color-diagnostics", "-Xclang", "-ast-dump"]);
+    let declared = tree.lines().filter_map(|line| {
+        let declaration = line.strip_prefix("|-").or_else(|| line.strip_prefix("`-"))?;
+        let is_named =
+            ["FunctionDecl ", "VarDecl ", "TypedefDecl "].iter().any(|kind| declaration.starts_with(kind));
+        is_named.then(|| declaration.split(" '").next()?.split(' ').next_back()).flatten()
+    });
     macros.chain(declared).map(str::to_owned).collect()
 }
 
@@ -53,10 +58,8 @@ fn a_procedure_has_no_name_of_the_headers() {
 fn a_procedure_can_have_a_name_of_the_c_library() {
     let names = [
         "abs",
-        "abort",
         "alloca",
         "calloc",
-        "exit",
         "exp",
         "fork",
         "free",

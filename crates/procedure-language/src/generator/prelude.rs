@@ -159,6 +159,8 @@ __noinline int generated_multiply(struct kdb_call *call, __s64 left, __s64 right
 
 	if (!call)
 		return KDB_ERR_STATE;
+	/* Else the compiler recognises the check, and makes it with numbers of 128 bits, which eBPF does not have. */
+	opaque(product);
 	call->number = product;
 	if (!left || left == 1)
 		return KDB_OK;

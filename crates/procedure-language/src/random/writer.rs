@@ -131,7 +131,12 @@ impl Writer<'_> {
             if self.is_accepted() {
                 return;
             }
+            let has_block = self.out[before.len()..].contains('{');
             (self.out, self.variables, self.declared) = (before.clone(), variables.clone(), declared);
+            // The statements of a block have been tried already.
+            if has_block {
+                return;
+            }
         }
     }
 
