@@ -386,13 +386,14 @@ fn results_out_of_range_are_refused() {
         return;
     }
     let database = database();
-    let names = database.load_library("arithmetic", &compiled(ARITHMETIC), false).unwrap();
+    let source = format!("{ARITHMETIC}{}", example("accounts.kdb"));
+    let names = database.load_library("arithmetic", &compiled(&source), false).unwrap();
     let mut session = database.session().unwrap();
     let mut numbers = vec![0, 1, -1, 2, -2, 3, 7, 10, 1 << 31, 1 << 32, -(1 << 32), 3_037_000_500];
     numbers.extend([i64::MAX, i64::MAX - 1, i64::MIN, i64::MIN + 1, i64::MAX / 2 + 1, i64::MIN / 2]);
     let mut rng = SmallRng::seed_from_u64(seed());
     numbers.extend((0..6).map(|_| rng.random::<i64>() >> rng.random_range(0..60)));
-    for name in &names {
+    for name in names.iter().filter(|name| !name.starts_with("account")) {
         let mut refused = 0;
         for (a, b) in numbers.iter().flat_map(|a| numbers.iter().map(move |b| (*a, *b))) {
             let texts = [a, b].map(|number| number.to_string().into_bytes());
@@ -406,7 +407,6 @@ fn results_out_of_range_are_refused() {
         assert!(name == "compare" || refused > 0, "{name}");
     }
     // The example in C wraps around instead.
-    database.load_library("accounts", &compiled(&example("accounts.kdb")), false).unwrap();
     for (name, balance) in [("rich", i64::MAX), ("other", 100)] {
         call(&mut session, "account_open", &strings(&[name, &balance.to_string()]));
     }
@@ -432,7 +432,7 @@ procedure rounds(first: integer, last: integer) {
     var sum = 0;
     for i in first..last up to 20 {
         for j in 1..3 { sum = sum + i * j; }
-        if sum > 1000 { reply "large"; }
+        if sum > 2000 { reply "large"; }
     }
     reply sum;
 }
