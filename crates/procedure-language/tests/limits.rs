@@ -144,3 +144,20 @@ fn the_kernel_accepts_a_procedure_that_is_at_several_limits() {
         panic!("{error}\n{source}");
     }
 }
+
+/// Loops over the same ranges, one after the other and within each other.
+#[test]
+fn the_kernel_accepts_loops_whose_ends_are_related() {
+    if !common::can_run() {
+        return;
+    }
+    let source = "procedure p(t: text(1..40), n: integer, small: integer(1..10)) {
+        for a in small..small * 3 { for b in -2..small { } get [n] else NO \"it is not so\"; }
+        get [\"x\"] else { for c in small..small * 3 { for d in small..small * 3 { } } }
+        for e in small..small * 3 { set [\"k\", e] = t; get [\"k\", small] else { } }
+        for f in 1..n up to 30 { if f > small { get [f]; } for g in small..f up to 30 { } }
+        for h in 1..n up to 30 { if n > 4 { get [h]; } }
+        reply nil;
+    }";
+    common::database().load_library("loops", &common::compiled(source), false).unwrap();
+}

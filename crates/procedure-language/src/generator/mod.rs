@@ -355,11 +355,14 @@ impl<'a> Generator<'a> {
         let index = self.locals;
         self.locals += 1;
         let Loop { variable, first, last, rounds: most, can_exceed, is_constant, body } = rounds;
-        let first = self.integer(first);
         let round = format!("round_{index}");
-        let mut start = first.clone();
+        let mut start = self.integer(first);
         if !is_constant {
-            let last = self.integer(last);
+            // The round in which the loop ends tells the verifier what its ends were, and so how long the next one runs.
+            let [first, last] = [first, last].map(|end| match end {
+                Integer::Constant(constant) => number(*constant),
+                end => self.hidden(end),
+            });
             start = format!("first_{index}");
             self.line(span, &format!("__s64 {start} = {first}, last_{index} = {last};"));
             let count = format!("__u64 rounds_{index} = last_{index} < {start} ? 0");
