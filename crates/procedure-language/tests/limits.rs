@@ -27,6 +27,44 @@ fn numbered(count: usize, text: impl Fn(usize) -> String, between: &str) -> Stri
     (0..count).map(text).collect::<Vec<_>>().join(between)
 }
 
+/// As many arguments and variables as there can be, which live at once, in loops, beside the largest expressions.
+fn at_several_limits() -> String {
+    let variables = VARIABLES_MAX - 2;
+    let arguments = numbered(ARGUMENTS_MAX, |i| format!("a{i}: integer"), ", ");
+    let declarations = numbered(variables, |i| format!("var x{i} = a{i} - 1;"), " ");
+    let depth = EXPRESSION_DEPTH_MAX - 1;
+    let level = |i: usize| format!("a{i} {} (x{} - ", ["*", "+"][i % 2], i % variables);
+    let nested = format!("{}a15{}", numbered(depth, level, ""), ")".repeat(depth));
+    let changes = numbered(variables, |i| format!("x{i} = x{i} + a{i};"), " ");
+    let sum = |name: &str, count: usize| numbered(count, |i| format!("{name}{i}"), " + ");
+    format!(
+        "procedure p({arguments}) {{
+            {declarations}
+            for i in 1..4 {{
+                get [\"k\", i, x0];
+                for j in a1..a2 up to 4 {{
+                    if x3 > 5 {{ set [\"k\", i, j] = {nested}; }} else if x1 > x2 {{ x2 = x1; }}
+                    {changes}
+                }}
+                set [\"sum\"] = {};
+            }}
+            reply {};
+        }}",
+        sum("x", variables),
+        sum("a", ARGUMENTS_MAX),
+    )
+}
+
+/// Loops over the same ranges, one after the other and within each other.
+const RELATED_LOOPS: &str = "procedure p(t: text(1..40), n: integer, small: integer(1..10)) {
+        for a in small..small * 3 { for b in -2..small { } get [n] else NO \"it is not so\"; }
+        get [\"x\"] else { for c in small..small * 3 { for d in small..small * 3 { } } }
+        for e in small..small * 3 { set [\"k\", e] = t; }
+        for f in 1..n up to 30 { if f > small { get [f]; } for g in small..f up to 9 { } }
+        for h in 1..n up to 30 { if n > 4 { get [h]; } }
+        reply nil;
+    }";
+
 #[test]
 fn one_past_each_limit_is_an_error() {
     let mut texts = vec![
@@ -89,6 +127,7 @@ fn one_past_each_limit_is_an_error() {
         let procedure = "procedure p() { reply ok; }";
         format!("{procedure}{}", " ".repeat(count - procedure.len()))
     });
+    texts.extend([at_several_limits(), RELATED_LOOPS.to_owned()]);
     if !common::can_run() {
         return;
     }
@@ -107,57 +146,4 @@ fn limits_of_the_engine_are_those_of_the_language() {
     assert_eq!(VALUE_BYTES_MAX, engine::VALUE_MAX);
     assert_eq!(VALUE_BYTES_MAX, engine::CALL_BYTES_MAX);
     assert_eq!(PROCEDURES_MAX, engine::PROCEDURES_MAX);
-}
-
-/// As many arguments and variables as there can be, which live at once, in loops, beside the largest expressions.
-#[test]
-fn the_kernel_accepts_a_procedure_that_is_at_several_limits() {
-    if !common::can_run() {
-        return;
-    }
-    let variables = VARIABLES_MAX - 2;
-    let arguments = numbered(ARGUMENTS_MAX, |i| format!("a{i}: integer"), ", ");
-    let declarations = numbered(variables, |i| format!("var x{i} = a{i} - 1;"), " ");
-    let depth = EXPRESSION_DEPTH_MAX - 1;
-    let level = |i: usize| format!("a{i} {} (x{} - ", ["*", "+"][i % 2], i % variables);
-    let nested = format!("{}a15{}", numbered(depth, level, ""), ")".repeat(depth));
-    let changes = numbered(variables, |i| format!("x{i} = x{i} + a{i};"), " ");
-    let sum = |name: &str, count: usize| numbered(count, |i| format!("{name}{i}"), " + ");
-    let source = format!(
-        "procedure p({arguments}) {{
-            {declarations}
-            for i in 1..4 {{
-                get [\"k\", i, x0];
-                for j in a1..a2 up to 4 {{
-                    if x3 > 5 {{ set [\"k\", i, j] = {nested}; }} else if x1 > x2 {{ x2 = x1; }}
-                    {changes}
-                }}
-                set [\"sum\"] = {};
-            }}
-            reply {};
-        }}",
-        sum("x", variables),
-        sum("a", ARGUMENTS_MAX),
-    );
-    let database = common::database();
-    if let Err(error) = database.load_library("limit", &common::compiled(&source), true) {
-        panic!("{error}\n{source}");
-    }
-}
-
-/// Loops over the same ranges, one after the other and within each other.
-#[test]
-fn the_kernel_accepts_loops_whose_ends_are_related() {
-    if !common::can_run() {
-        return;
-    }
-    let source = "procedure p(t: text(1..40), n: integer, small: integer(1..10)) {
-        for a in small..small * 3 { for b in -2..small { } get [n] else NO \"it is not so\"; }
-        get [\"x\"] else { for c in small..small * 3 { for d in small..small * 3 { } } }
-        for e in small..small * 3 { set [\"k\", e] = t; get [\"k\", small] else { } }
-        for f in 1..n up to 30 { if f > small { get [f]; } for g in small..f up to 30 { } }
-        for h in 1..n up to 30 { if n > 4 { get [h]; } }
-        reply nil;
-    }";
-    common::database().load_library("loops", &common::compiled(source), false).unwrap();
 }
