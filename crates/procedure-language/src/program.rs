@@ -58,7 +58,8 @@ pub(crate) enum Integer {
     Variable(Variable),
     Argument(ArgumentRef),
     ArgumentLength(ArgumentRef),
-    ValueInteger,
+    /// The value that the last get has read, as a number.
+    Value,
     ValueLength,
     Now,
     Binary {

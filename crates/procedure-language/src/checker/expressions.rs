@@ -25,7 +25,7 @@ impl Checker<'_> {
     pub(super) fn integer(&mut self, expression: &Expression, state: &State) -> (Integer, Interval) {
         self.step(1, expression.span);
         let span = expression.span;
-        let unknown = (Integer::ValueInteger, Interval::ALL);
+        let unknown = (Integer::Value, Interval::ALL);
         let length = Interval { low: 0, high: VALUE_BYTES_MAX as i64 };
         match &expression.kind {
             ExpressionKind::Number(number) => (Integer::Constant(*number), Interval::only(*number)),
@@ -94,7 +94,7 @@ impl Checker<'_> {
         }
         let Some(operation) = left_interval.operation(operator, right_interval) else {
             self.errors.add(span, Rule::NeverInRange, "the operation never has a result");
-            return (Integer::ValueInteger, Interval::ALL);
+            return (Integer::Value, Interval::ALL);
         };
         let (left, right, can_fail) = (Box::new(left), Box::new(right), operation.can_fail);
         (Integer::Binary { operator, left, right, can_fail }, operation.result)

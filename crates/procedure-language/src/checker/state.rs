@@ -61,10 +61,8 @@ impl State {
 
     /// The call gets a key.
     pub fn set_key(&mut self, parts: &[KeyPart]) {
-        let changes = |number: &Integer| match number {
-            Integer::ValueInteger | Integer::ValueLength | Integer::Now => true,
-            _ => false,
-        };
+        let changes =
+            |number: &Integer| matches!(number, Integer::Value | Integer::ValueLength | Integer::Now);
         let is_stable = |part: &KeyPart| match part {
             KeyPart::Integer(number) => !number.any(&changes),
             KeyPart::Text(_) | KeyPart::Argument(_) => true,

@@ -163,7 +163,7 @@ impl<'a> Generator<'a> {
                 let name = &variable.name;
                 match value {
                     None => self.line(span, &format!("__s64 v_{name};")),
-                    Some(Integer::ValueInteger) if !mutable => {
+                    Some(Integer::Value) if !mutable => {
                         self.line(
                             span,
                             &format!("__s64 v_{name}; KDB_TRY(kdb_value_integer(p, &v_{name}));"),
@@ -402,7 +402,7 @@ impl<'a> Generator<'a> {
             Integer::ArgumentLength(argument) => format!("(__s64)p->call->argument[{}].len", argument.index),
             Integer::ValueLength => "(__s64)p->io->vlen".to_owned(),
             Integer::Now => "(__s64)kdb_now_ms()".to_owned(),
-            Integer::ValueInteger => {
+            Integer::Value => {
                 self.use_helper(Helper::ValueInteger);
                 "VALUE_INTEGER()".to_owned()
             }

@@ -23,7 +23,7 @@ pub(super) fn literal(bytes: &[u8]) -> String {
 pub(super) fn number(number: i64) -> String {
     match number {
         i64::MIN => format!("({} - 1)", self::number(i64::MIN + 1)),
-        ..0 => format!("({number}{})", suffix(number)),
+        _ if number < 0 => format!("({number}{})", suffix(number)),
         _ => format!("{number}{}", suffix(number)),
     }
 }
