@@ -12,7 +12,7 @@ use bedplate_suite_support::programs;
 use tempfile::TempDir;
 
 /// The files that are installed below the prefix.
-const FILES: [&str; 30] = [
+const FILES: [&str; 31] = [
     "bin/bedplate",
     "include/bedplate/ring0.h",
     "include/bedplate/scan.h",
@@ -36,6 +36,7 @@ const FILES: [&str; 30] = [
     "lib/sysusers.d/bedplate.conf",
     "lib/udev/rules.d/60-bedplate.rules",
     "share/bedplate/redis-server-snapshots.conf",
+    "share/man/man1/bedplate-kv-procedure.1",
     "share/man/man1/bedplate-scan-run.1",
     "share/man/man1/bedplate-snapshot-run.1",
     "share/man/man1/bedplate-snapshot-stats.1",

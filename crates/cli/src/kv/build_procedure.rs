@@ -1,48 +1,86 @@
 //! `bedplate kv build-procedure`: compiles procedures with the headers of this build.
+//!
+//! A file of the procedure language is compiled to C first. The C text is in a temporary file, and its line directives name the
+//! source.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use bedplate_kerneldb::sdk;
 
 /// Arguments of `bedplate kv build-procedure`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// C file that includes <bedplate/procedure.h>.
+    /// Source: a C file that includes <bedplate/procedure.h>, or a file NAME.kdb of the procedure language.
     #[arg(required_unless_present = "headers")]
     source: Option<PathBuf>,
-    /// Object file to write. Default: the source's name with .o in the place of .c.
+    /// Object file to write. Default: the source's name with .o in the place of .c or .kdb.
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Print the C text of a file of the procedure language, and do not compile it.
+    #[arg(long, requires = "source", conflicts_with_all = ["output", "headers"])]
+    print_c: bool,
     /// Write the headers into this folder, for editors and other build systems, and leave them there.
     #[arg(long, value_name = "DIR")]
     headers: Option<PathBuf>,
 }
 
+/// Languages of sources.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Language {
+    C,
+    Procedures,
+}
+
 /// Compiles.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let folder;
-    let headers: &Path = match &args.headers {
-        Some(headers) => headers,
-        None => {
-            folder = tempfile::tempdir().context("cannot make a folder for the headers")?;
-            folder.path()
-        }
-    };
+    let language = args.source.as_deref().map(language).transpose()?;
+    if args.print_c {
+        let source = args.source.as_deref().context("--print-c needs a source")?;
+        ensure!(language == Some(Language::Procedures), "{} is C already", source.display());
+        print!("{}", to_c(source)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let folder = tempfile::tempdir().context("cannot make a folder for the headers")?;
+    let headers = args.headers.as_deref().unwrap_or(folder.path());
     sdk::write_headers(headers)?;
-    let Some(source) = &args.source else { return Ok(ExitCode::SUCCESS) };
-    ensure!(
-        source.extension().is_some_and(|extension| extension == "c"),
-        "{} is not a C file",
-        source.display()
-    );
-    ensure!(source.is_file(), "there is no file {}", source.display());
+    let (Some(source), Some(language)) = (&args.source, language) else { return Ok(ExitCode::SUCCESS) };
+    let mut text = source.clone();
+    if language == Language::Procedures {
+        text = folder.path().join("procedures.c");
+        std::fs::write(&text, to_c(source)?).with_context(|| format!("cannot write {}", text.display()))?;
+    }
     let object = args.output.clone().unwrap_or_else(|| source.with_extension("o"));
-    let mut compiler = sdk::compiler(headers, source, &object)?;
+    let mut compiler = sdk::compiler(headers, &text, &object)?;
     let status = compiler.status().with_context(|| format!("cannot run {:?}", compiler.get_program()))?;
     if !status.success() {
         bail!("{} does not compile", source.display());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The language of a source, by the end of its name.
+fn language(source: &Path) -> anyhow::Result<Language> {
+    let language = match source.extension().and_then(|extension| extension.to_str()) {
+        Some("c") => Language::C,
+        Some("kdb") => Language::Procedures,
+        _ => bail!("{} is neither a C file nor a .kdb file", source.display()),
+    };
+    ensure!(source.is_file(), "there is no file {}", source.display());
+    Ok(language)
+}
+
+/// Compiles a file of the procedure language to C. Its errors go to the standard error, one a line.
+fn to_c(source: &Path) -> anyhow::Result<String> {
+    let text =
+        std::fs::read_to_string(source).with_context(|| format!("cannot read {}", source.display()))?;
+    let name = source.display().to_string();
+    bedplate_procedure_language::compile(&text, &name).map_err(|errors| {
+        for error in &errors {
+            eprintln!("{}", error.display(&name));
+        }
+        let count = errors.len();
+        anyhow!("{name} has {count} {}", if count == 1 { "error" } else { "errors" })
+    })
 }

@@ -7,9 +7,14 @@ use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
 
-/// The files of a project: names, contents, and whether they can be executed. `NAME` stands for the procedure's name.
-const FILES: [(&str, &str, bool); 5] = [
-    ("NAME.bpf.c", include_str!("procedure/NAME.bpf.c"), false),
+/// The source of a project in C: its name and its content. `NAME` stands for the procedure's name.
+const C_SOURCE: (&str, &str) = ("NAME.bpf.c", include_str!("procedure/NAME.bpf.c"));
+
+/// The same in the procedure language.
+const LANGUAGE_SOURCE: (&str, &str) = ("NAME.kdb", include_str!("procedure/NAME.kdb"));
+
+/// The other files of a project: names, contents, and whether they can be executed. `SOURCE` stands for the source's name.
+const FILES: [(&str, &str, bool); 4] = [
     ("Makefile", include_str!("procedure/Makefile"), false),
     ("test.sh", include_str!("procedure/test.sh"), true),
     ("README.md", include_str!("procedure/README.md"), false),
@@ -18,6 +23,15 @@ const FILES: [(&str, &str, bool); 5] = [
 
 /// Bytes of the longest name. A library's name has at most 64.
 const NAME_MAX: usize = 48;
+
+/// Languages of procedures.
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+enum Language {
+    /// C on <bedplate/procedure.h>.
+    C,
+    /// The procedure language, which compiles to C.
+    Kdb,
+}
 
 /// Arguments of `bedplate kv new-procedure`.
 #[derive(clap::Args, Debug)]
@@ -28,6 +42,9 @@ pub struct Args {
     /// Folder to make the project's folder in.
     #[arg(long, value_name = "DIR", default_value = ".")]
     directory: PathBuf,
+    /// Language of the source.
+    #[arg(long, value_enum, default_value_t = Language::C)]
+    language: Language,
 }
 
 fn parse_name(name: &str) -> Result<String, String> {
@@ -49,10 +66,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let folder = args.directory.join(&args.name);
     ensure!(!folder.exists(), "{} exists already", folder.display());
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    for (name, text, is_executable) in FILES {
-        let path = folder.join(name.replace("NAME", &args.name));
-        fs::write(&path, text.replace("NAME", &args.name))
-            .with_context(|| format!("cannot write {}", path.display()))?;
+    let source = match args.language {
+        Language::C => C_SOURCE,
+        Language::Kdb => LANGUAGE_SOURCE,
+    };
+    for (name, text, is_executable) in FILES.into_iter().chain([(source.0, source.1, false)]) {
+        let fill = |text: &str| text.replace("SOURCE", source.0).replace("NAME", &args.name);
+        let path = folder.join(fill(name));
+        fs::write(&path, fill(text)).with_context(|| format!("cannot write {}", path.display()))?;
         if is_executable {
             fs::set_permissions(&path, Permissions::from_mode(0o755))
                 .with_context(|| format!("cannot make {} executable", path.display()))?;

@@ -1,0 +1,91 @@
+//! Random programs: they compile without a warning, the kernel's verifier accepts them, and each call has the reply and the effects
+//! that an interpreter computes.
+//!
+//! `BEDPLATE_TEST_PROGRAMS=1000` tries as many procedures, and `BEDPLATE_TEST_SEED` repeats a run.
+
+#[path = "../../tests/common/mod.rs"]
+mod common;
+mod interpreter;
+mod writer;
+
+use bedplate_kerneldb::{Database, Error};
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
+
+use self::common::{can_run, contents, database, object, seed};
+use self::interpreter::{Rows, call, now_ms};
+use crate::{compile, diagnostic::Errors, lexer, parser, syntax::File};
+
+/// Procedures in a file, because headers take longer to compile than they do.
+const PER_FILE: usize = 10;
+
+/// Calls of each procedure.
+const CALLS: usize = 40;
+
+fn parse(source: &str) -> File {
+    let mut errors = Errors::default();
+    let tokens = lexer::tokens(source, &mut errors);
+    parser::parse(tokens, &mut errors)
+}
+
+/// The keys that have not expired. Expiries in the next two minutes count as the same, because `now` differs.
+fn visible(rows: impl IntoIterator<Item = (Vec<u8>, (Vec<u8>, Option<u64>))>) -> Rows {
+    let now = now_ms();
+    let soon = |expiry: u64| if expiry < now + 120_000 { 1 } else { expiry };
+    rows.into_iter()
+        .filter(|(_, (_, expiry))| expiry.is_none_or(|expiry| expiry > now))
+        .map(|(key, (value, expiry))| (key, (value, expiry.map(soon))))
+        .collect()
+}
+
+fn rows(database: &Database) -> Rows {
+    let row =
+        |(key, (value, expiry)): (Vec<u8>, (Vec<u8>, u64))| (key, (value, (expiry > 0).then_some(expiry)));
+    visible(contents(database).into_iter().map(row))
+}
+
+#[test]
+fn random_programs_do_what_an_interpreter_does() {
+    if !can_run() {
+        return;
+    }
+    let database = database();
+    let mut session = database.session().unwrap();
+    let mut rng = SmallRng::seed_from_u64(seed());
+    let procedures: usize =
+        std::env::var("BEDPLATE_TEST_PROGRAMS").map_or(2 * PER_FILE, |count| count.parse().unwrap());
+    let (mut model, mut replies, mut refusals) = (Rows::new(), 0, 0);
+    for file in 0..procedures.div_ceil(PER_FILE) {
+        let names: Vec<_> = (0..PER_FILE).map(|i| format!("p{i}")).collect();
+        let source: String = names.iter().map(|name| writer::procedure(&mut rng, name)).collect();
+        let elf = object(&compile(&source, "random.kdb").unwrap());
+        if let Err(error) = database.load_library("random", &elf, true) {
+            panic!("file {file}: {error}\n{source}");
+        }
+        let parsed = parse(&source);
+        for round in 0..CALLS * PER_FILE {
+            let (name, key) = (&names[round % PER_FILE], ["k", "key of the other", "7", "a", ""][round % 5]);
+            let number = if rng.random_bool(0.7) { rng.random_range(-2..12) } else { rng.random::<i64>() };
+            let (number, small) = (number.to_string(), rng.random_range(0..=10).to_string());
+            let arguments = [key, &number, &small].map(str::as_bytes);
+            let before = model.clone();
+            let expected = call(&parsed, name, &arguments, &mut model);
+            let result = match session.call(name, &arguments) {
+                Ok(reply) => Ok(reply),
+                Err(Error::Refused(text)) => Err(text),
+                // A transaction has at most 128 keys, and the interpreter does not count them.
+                Err(Error::TooManyLocks) => {
+                    model = before;
+                    continue;
+                }
+                Err(error) => panic!("{error:?}: {name} {arguments:?}\n{source}"),
+            };
+            assert_eq!(result, expected, "{name} {arguments:?}\n{source}");
+            *if result.is_ok() { &mut replies } else { &mut refusals } += 1;
+        }
+        assert!(!session.in_transaction());
+        assert_eq!(rows(&database), visible(model.clone()), "{source}");
+    }
+    println!("{replies} replies, {refusals} refusals");
+    assert!(replies > 0 && refusals > 0);
+    database.verify().unwrap();
+}

@@ -1,0 +1,72 @@
+//! What the tests on a real kernel share.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use bedplate_kerneldb::{Config, Database, sdk};
+
+/// Whether eBPF programs can be loaded here; if not, prints the reason.
+pub fn can_run() -> bool {
+    // SAFETY: geteuid has no preconditions.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("skipped: loading eBPF programs needs root");
+        return false;
+    }
+    true
+}
+
+/// A small database.
+pub fn database() -> Database {
+    Database::create(Config { memory_bytes: 64 << 20, max_sessions: 16, ..Config::default() }).unwrap()
+}
+
+/// A file of the procedure language below the folder of examples.
+pub fn example(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name);
+    std::fs::read_to_string(path).unwrap()
+}
+
+/// Compiles C text to an object. A warning is an error, because the writer of a procedure cannot do anything about it.
+pub fn object(c: &str) -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    sdk::write_headers(folder.path()).unwrap();
+    let (source, object) = (folder.path().join("test.c"), folder.path().join("test.o"));
+    std::fs::write(&source, c).unwrap();
+    let output = sdk::compiler(folder.path(), &source, &object).unwrap().arg("-Werror").output().unwrap();
+    assert!(output.status.success(), "{}\n{c}", String::from_utf8_lossy(&output.stderr));
+    std::fs::read(object).unwrap()
+}
+
+/// Compiles a program of the procedure language to an object.
+pub fn compiled(source: &str) -> Vec<u8> {
+    match bedplate_procedure_language::compile(source, "test.kdb") {
+        Ok(c) => object(&c),
+        Err(errors) => panic!("{errors:#?}\n{source}"),
+    }
+}
+
+/// Where a file of the tests is.
+pub fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name)
+}
+
+/// All keys of a database with their values and expiries.
+pub fn contents(database: &Database) -> BTreeMap<Vec<u8>, (Vec<u8>, u64)> {
+    let snapshot = database.snapshot().unwrap();
+    let mut keys = BTreeMap::new();
+    snapshot
+        .scan(0, snapshot.positions(), &mut |item| {
+            keys.insert(item.key.to_vec(), (item.value.to_vec(), item.expire_at_ms.unwrap_or_default()));
+        })
+        .unwrap();
+    keys
+}
+
+/// The seed of a randomized test, which is printed.
+pub fn seed() -> u64 {
+    let named = std::env::var("BEDPLATE_TEST_SEED").ok().map(|seed| seed.parse().unwrap());
+    let seed = named.unwrap_or_else(rand::random);
+    println!("BEDPLATE_TEST_SEED={seed}");
+    seed
+}
