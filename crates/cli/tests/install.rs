@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// The files that are installed below the prefix.
-const FILES: [&str; 30] = [
+const FILES: [&str; 39] = [
     "bin/bedplate",
     "include/bedplate/ring0.h",
     "include/bedplate/scan.h",
@@ -34,6 +34,15 @@ const FILES: [&str; 30] = [
     "lib/pkgconfig/bedplate-store.pc",
     "lib/sysusers.d/bedplate.conf",
     "lib/udev/rules.d/60-bedplate.rules",
+    "share/bedplate/examples/exec-audit/Makefile",
+    "share/bedplate/examples/exec-audit/README.md",
+    "share/bedplate/examples/exec-audit/exec_audit.bpf.c",
+    "share/bedplate/examples/orders/Makefile",
+    "share/bedplate/examples/orders/README.md",
+    "share/bedplate/examples/orders/orders.bpf.c",
+    "share/bedplate/examples/packet-quota/Makefile",
+    "share/bedplate/examples/packet-quota/README.md",
+    "share/bedplate/examples/packet-quota/packet_quota.bpf.c",
     "share/bedplate/redis-server-snapshots.conf",
     "share/man/man1/bedplate-scan-run.1",
     "share/man/man1/bedplate-snapshot-run.1",

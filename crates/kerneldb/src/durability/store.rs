@@ -187,15 +187,15 @@ impl Store {
 
     /// Removes a library, also from the data directory; false if there is none. After [`Error::Io`] it can still be called.
     pub fn unload_library(&self, library: &str) -> Result<bool> {
-        let procedures = &self.database.engine().procedures;
-        let _changes = procedures.lock_changes();
-        if !procedures.all().iter().any(|(_, procedure)| &*procedure.library == library) {
+        let engine = self.database.engine();
+        let _changes = engine.procedures.lock_changes();
+        if !engine.has_library(library) {
             return Ok(false);
         }
         if let Some(data) = self.data.as_ref().and_then(DataDir::libraries) {
             libraries::remove(data, library)?;
         }
-        Ok(procedures.remove(library))
+        Ok(engine.remove_library(library))
     }
 
     /// The log writer; `None` without a log.
@@ -264,6 +264,9 @@ impl Store {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
+        // What handlers commit from now on would not be kept.
+        self.database.detach_handlers();
+        let _ = self.database.wait_for_programs();
         let checkpoint = match &self.checkpointer {
             Some(checkpointer) => {
                 let result = if final_checkpoint { checkpointer.take().map(drop) } else { Ok(()) };

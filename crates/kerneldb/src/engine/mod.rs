@@ -1,7 +1,7 @@
 //! The engine: the loaded programs, the maps that they share, and the storage engine with the data.
 //!
 //! The engine knows neither sessions nor the [`Database`](crate::Database) handle; both are built on it. Its parts know
-//! each other from left to right: `log`, `reaper`, `expiry`, `control`, `memory_wait`, `procedures`, `storage` (the
+//! each other from left to right: `log`, `reaper`, `expiry`, `control`, `memory_wait`, `procedures`, `handlers`, `storage` (the
 //! interface of the storage engines), `merge`, `arena` and `hashmap` (the storage engines), `snapshot`.
 //!
 //! Locks, in order: the gate of `expiry`, `housekeeping`, `free_sessions`, a partition's growth lock. Only the first
@@ -10,6 +10,7 @@
 mod arena;
 mod control;
 mod expiry;
+mod handlers;
 mod hashmap;
 mod housekeeping;
 mod log;
@@ -27,6 +28,8 @@ use std::sync::{
 
 pub use expiry::ExpiryStats;
 pub(crate) use expiry::{ExpiryCursor, Look, Seen, unix_ms};
+pub use handlers::{Direction, HandlerKind, HandlerTarget};
+pub(crate) use handlers::{Handlers, RegisteredHandler};
 pub use log::{LogReader, OpRef, TxnSink};
 pub(crate) use memory_wait::{MemoryPressure, MemoryWait};
 pub(crate) use procedures::{Procedures, Registered};
@@ -45,7 +48,7 @@ use arena::ArenaStore;
 pub use arena::HeapStats;
 pub(crate) use arena::{LoadKey, Loaded, Loader};
 use control::{Control, Secrets, StateView};
-use expiry::{Expiry, sessions};
+use expiry::{Expiry, handler_sessions, sessions};
 use hashmap::HashStore;
 use housekeeping::Housekeeping;
 use storage::Storage;
@@ -73,6 +76,7 @@ pub(crate) struct Engine {
     /// The call of a procedure that has claimed the I/O buffer of the same index.
     pub calls: ArrayMapping<kdb_call>,
     pub procedures: Procedures,
+    pub handlers: Handlers,
     free_sessions: Mutex<Vec<u32>>,
     housekeeping: Mutex<Housekeeping>,
     grace: GracePeriod,
@@ -87,7 +91,7 @@ impl Engine {
         let ncpus = possible_cpus()?;
         let secrets = Secrets::draw()?;
         let ios = ncpus * 8 + 16;
-        let sizes = [("kdb_contexts", sessions(&config)), ("kdb_ios", ios), ("kdb_calls", ios)];
+        let sizes = [("kdb_contexts", sessions(&config, ncpus)), ("kdb_ios", ios), ("kdb_calls", ios)];
         let (storage, objects): (Box<dyn Storage>, _) = match config.engine {
             EngineKind::Arena => {
                 let (store, objects) = ArenaStore::load(&config, ncpus, secrets, &sizes, &SHARED_MAPS)?;
@@ -104,7 +108,8 @@ impl Engine {
             ios: ArrayMapping::new(object.map_fd("kdb_ios")?, ios)?,
             calls: ArrayMapping::new(object.map_fd("kdb_calls")?, ios)?,
             procedures: Procedures::default(),
-            control: Control::new(config, secrets, object)?,
+            handlers: Handlers::new(ncpus),
+            control: Control::new(config, ncpus, secrets, object)?,
             free_sessions: Mutex::new((0..max_sessions).rev().collect()),
             housekeeping: Mutex::default(),
             grace: GracePeriod::new()?,
@@ -118,6 +123,19 @@ impl Engine {
     /// The configuration with which the database was created.
     pub(crate) fn config(&self) -> &Config {
         &self.control.config
+    }
+
+    /// Whether a library is loaded.
+    pub(crate) fn has_library(&self, library: &str) -> bool {
+        self.procedures.has_library(library) || self.handlers.has_library(library)
+    }
+
+    /// Removes a library, whose handlers are detached; false if there is none.
+    pub(crate) fn remove_library(&self, library: &str) -> bool {
+        let is_loaded = self.has_library(library);
+        self.procedures.remove(library);
+        self.handlers.remove(library);
+        is_loaded
     }
 
     /// Atomic view of the engine's global state.
@@ -283,7 +301,8 @@ impl Engine {
 
     /// The constants of a partition's programs.
     pub(crate) fn object_config(&self, partition: u32) -> kdb_config {
-        self.storage.constants(partition)
+        let handler_sessions = handler_sessions(self.config());
+        kdb_config { handler_sessions, ..self.storage.constants(partition) }
     }
 
     /// A map that only objects for the other storage engine have.
