@@ -66,6 +66,10 @@ install: install-libraries ## Install what was built (make build) below PREFIX, 
 	sed -e "s|@PREFIX@|$(PREFIX)|" $(SERVICE)/redis-server-snapshots.conf.in | \
 	  install -m 644 /dev/stdin "$(DESTDIR)$(PREFIX)/share/bedplate/redis-server-snapshots.conf"
 	install -m 644 docs/man/*.1 "$(DESTDIR)$(PREFIX)/share/man/man1"
+	for example in packet-quota exec-audit orders; do \
+	  install -d "$(DESTDIR)$(PREFIX)/share/bedplate/examples/$$example"; \
+	  install -m 644 examples/kerneldb/$$example/{README.md,Makefile,*.bpf.c} "$(DESTDIR)$(PREFIX)/share/bedplate/examples/$$example"; \
+	done
 	@echo
 	@echo "Installed below $(DESTDIR)$(PREFIX). Snapshots for ordinary users and for services take two steps more:"
 	@echo "  the group bedplate and its device:  systemd-sysusers && udevadm control --reload && udevadm trigger --sysname-match=userfaultfd"

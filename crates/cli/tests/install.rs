@@ -12,7 +12,7 @@ use bedplate_suite_support::programs;
 use tempfile::TempDir;
 
 /// The files that are installed below the prefix.
-const FILES: [&str; 31] = [
+const FILES: [&str; 40] = [
     "bin/bedplate",
     "include/bedplate/ring0.h",
     "include/bedplate/scan.h",
@@ -35,6 +35,15 @@ const FILES: [&str; 31] = [
     "lib/pkgconfig/bedplate-store.pc",
     "lib/sysusers.d/bedplate.conf",
     "lib/udev/rules.d/60-bedplate.rules",
+    "share/bedplate/examples/exec-audit/Makefile",
+    "share/bedplate/examples/exec-audit/README.md",
+    "share/bedplate/examples/exec-audit/exec_audit.bpf.c",
+    "share/bedplate/examples/orders/Makefile",
+    "share/bedplate/examples/orders/README.md",
+    "share/bedplate/examples/orders/orders.bpf.c",
+    "share/bedplate/examples/packet-quota/Makefile",
+    "share/bedplate/examples/packet-quota/README.md",
+    "share/bedplate/examples/packet-quota/packet_quota.bpf.c",
     "share/bedplate/redis-server-snapshots.conf",
     "share/man/man1/bedplate-kv-procedure.1",
     "share/man/man1/bedplate-scan-run.1",

@@ -10,8 +10,8 @@ use std::{
 };
 
 use crate::{
-    Application, Error, ExpiryStats, LogReader, LogTxn, ProcedureInfo, Replayer, Result, Session, Snapshot,
-    Timeouts, Trace, Verified,
+    Application, Error, ExpiryStats, HandlerInfo, HandlerTarget, LogReader, LogTxn, ProcedureInfo, Replayer,
+    Result, Session, Snapshot, Timeouts, Trace, Verified,
     attach::{self, Attachment, LoadedObject},
     config::Config,
     engine::{DumpMethod, Engine, HeapStats},
@@ -73,12 +73,13 @@ impl Database {
     }
 
     /// Loads a library: a compiled object with procedures (`bedplate/procedure.h`), which sessions then call by name
-    /// ([`Session::call`]). Returns their names. With `replace`, the library of the same name is replaced as a whole if there is one;
+    /// ([`Session::call`]), and with handlers (`bedplate/handler.h`), which can be attached ([`Database::attach_handler`]). Returns the names
+    /// of both. Handlers that a replaced library has had are detached; new ones of the same names take their places. With `replace`, the library of the same name is replaced as a whole if there is one;
     /// calls that run are not affected.
     ///
     /// # Errors
     ///
-    /// [`Error::Library`] if the object has no procedure, was compiled with the headers of another version, or is refused by the
+    /// [`Error::Library`] if the object has neither procedure nor handler, has handlers and the database several partitions, was compiled with the headers of another version, or is refused by the
     /// kernel; if one of its procedures is in another library; if the library is loaded already and not to be replaced; or at a limit
     /// ([`crate::limits::PROCEDURES_MAX`], [`crate::limits::LIBRARY_BYTES_MAX`]). An error changes nothing.
     pub fn load_library(&self, library: &str, elf: &[u8], replace: bool) -> Result<Vec<String>> {
@@ -119,6 +120,51 @@ impl Database {
     /// Removes the programs in `kdb_call_returns`.
     pub fn release_connection_calls(&self) {
         self.engine.connection_calls.release_server();
+    }
+
+    /// Attaches a handler to an event of the kernel. From now on each such event runs the handler, in a transaction of its own, until
+    /// [`Database::detach_handler`], until the handler's library is removed, or until the process ends.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Library`] if there is no such handler or network interface, if the handler is for other events, if it is attached to this
+    /// event already, or at [`crate::limits::HANDLER_TARGETS_MAX`]; [`Error::Io`] if the kernel refuses.
+    pub fn attach_handler(&self, name: &str, target: &HandlerTarget) -> Result<()> {
+        self.engine.handlers.attach(name, target)
+    }
+
+    /// Detaches a handler from an event. Runs that have begun may go on for a moment ([`Database::wait_for_programs`]).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Library`] if there is no such handler, or if it is not attached to this event.
+    pub fn detach_handler(&self, name: &str, target: &HandlerTarget) -> Result<()> {
+        self.engine.handlers.detach(name, target)
+    }
+
+    /// Detaches all handlers from all events. Runs that have begun may go on for a moment.
+    pub fn detach_handlers(&self) {
+        self.engine.handlers.detach_all();
+    }
+
+    /// The handlers of all libraries, the events that they are attached to, and their counts since their library was loaded.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Kernel`] if the counts cannot be read.
+    pub fn handlers(&self) -> Result<Vec<HandlerInfo>> {
+        session::list_handlers(&self.engine)
+    }
+
+    /// Runs a handler of packets (tc or XDP) for a packet that was not received, `repeat` times, whether it is attached or not. Each run is a
+    /// transaction that is committed. Returns the last verdict and the average duration of a run.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Library`] if there is no such handler, or if it is not for packets; [`Error::Io`] if the kernel refuses the packet, for
+    /// instance one that is shorter than an Ethernet header.
+    pub fn run_handler(&self, name: &str, packet: &[u8], repeat: u32) -> Result<(i32, Duration)> {
+        session::run_handler(&self.engine, name, packet, repeat)
     }
 
     /// Loads a further eBPF object onto the data of one partition ([`crate::attach`]). The data stays as long as the

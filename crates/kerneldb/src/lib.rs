@@ -35,12 +35,15 @@ pub use database::Database;
 #[cfg(any(test, feature = "testing"))]
 pub use durability::testing;
 pub use durability::{Store, StoreConfig, checkpoint, recovery, store, wal};
-pub use engine::{DumpMethod, ExpiryStats, HeapStats, LogReader, Snapshot, SnapshotItem, Verified};
+pub use engine::{
+    Direction, DumpMethod, ExpiryStats, HandlerKind, HandlerTarget, HeapStats, LogReader, Snapshot,
+    SnapshotItem, Verified,
+};
 pub use error::{Error, Result};
 pub use limits::{KEY_MAX, TRACE_OPS, TX_KEYS_MAX, VALUE_MAX};
 pub use session::{
-    ACCOUNTS, Application, FoundProcedure, Procedure, ProcedureInfo, Replayer, Reply, Session, TRACE_KEY,
-    Trace, TraceOutcome, VOTER, VOTER_HASHMAP, VOTER_PROCEDURES, read_library,
+    ACCOUNTS, Application, FoundProcedure, HandlerCounts, HandlerInfo, Procedure, ProcedureInfo, Replayer,
+    Reply, Session, TRACE_KEY, Trace, TraceOutcome, VOTER, VOTER_HASHMAP, VOTER_PROCEDURES, read_library,
 };
 pub use stats::Stats;
 pub use timeouts::Timeouts;

@@ -74,6 +74,19 @@ pub const PROCEDURES_MAX: usize = layout::KDB_PROCEDURE_SLOTS as usize;
 /// Bytes of a procedure's name. A library with a longer one is [`crate::Error::Library`].
 pub const PROCEDURE_NAME_MAX: usize = layout::KDB_PROCEDURE_NAME as usize - 1;
 
+/// Handlers of all libraries. A library that would add more is [`crate::Error::Library`].
+pub const HANDLERS_MAX: usize = 256;
+
+/// Events that one handler can be attached to; one more is [`crate::Error::Library`]. A timer's handler has one.
+pub const HANDLER_TARGETS_MAX: usize = 64;
+
+/// Time from the end of a timer's run to the next one; another one is refused when the event's text is parsed.
+pub const TIMER_INTERVAL: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(1)..=Duration::from_secs(24 * 60 * 60);
+
+/// Times that a handler runs for one event whose transaction meets conflicts. Then the event counts as failed.
+pub const HANDLER_ATTEMPTS: u32 = layout::KDB_HANDLER_ATTEMPTS;
+
 /// Bytes of an object with procedures; a larger one is [`crate::Error::Library`].
 pub const LIBRARY_BYTES_MAX: usize = 8 << 20;
 

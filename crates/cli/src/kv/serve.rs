@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use anyhow::Context;
 use bedplate_kerneldb::checkpoint::CheckpointConfig;
 use bedplate_kerneldb::recovery::{RecoveryOptions, RecoveryPhase, RecoveryProgress};
 use bedplate_kerneldb::wal::WalConfig;
-use bedplate_kerneldb::{Config, Durability, Store, StoreConfig, Timeouts, read_library};
+use bedplate_kerneldb::{Config, Durability, HandlerTarget, Store, StoreConfig, Timeouts, read_library};
 use bedplate_kerneldb_redis::server::{Batching, Preparation, Server, ServerConfig};
 use clap::ValueEnum;
 
@@ -100,6 +101,10 @@ pub struct Args {
     /// Object file with procedures (bedplate kv build-procedure), which clients then call by CALL. Can be given several times.
     #[arg(long, value_name = "FILE")]
     procedure: Vec<PathBuf>,
+    /// Run a handler of those files at each event: tc:INTERFACE/ingress, tc:INTERFACE/egress, xdp:INTERFACE, tracepoint:NAME, or
+    /// timer:INTERVAL (100ms). Can be given several times.
+    #[arg(long, value_name = "HANDLER=EVENT")]
+    attach: Vec<Attach>,
     /// Let clients load, replace and remove procedures (PROC). Any client can then run code in the kernel, which can read all
     /// of its memory.
     #[arg(long)]
@@ -120,6 +125,23 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = When::Never, num_args = 0..=1)]
     #[arg(default_missing_value = "always", conflicts_with = "no_kernel_path")]
     batch_workers: When,
+}
+
+/// A handler and an event.
+#[derive(Clone, Debug)]
+struct Attach {
+    handler: String,
+    event: HandlerTarget,
+}
+
+impl FromStr for Attach {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Attach, String> {
+        let (handler, event) =
+            text.split_once('=').ok_or("write HANDLER=EVENT, for example count=tc:eth0/ingress")?;
+        Ok(Attach { handler: handler.into(), event: event.parse()? })
+    }
 }
 
 /// An address, perhaps with its port.
@@ -279,7 +301,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Loads the libraries that the command line names. Each replaces the one of the same name in the data directory, as long as
+/// Loads the libraries that the command line names, and attaches their handlers. Each library replaces the one of the same name in the data directory, as long as
 /// this process runs.
 fn load_procedures(args: &Args, store: &Store) -> anyhow::Result<()> {
     for file in &args.procedure {
@@ -287,6 +309,11 @@ fn load_procedures(args: &Args, store: &Store) -> anyhow::Result<()> {
             .and_then(|(library, elf)| store.database().load_library(&library, &elf, true))
             .with_context(|| format!("loading the procedures of {}", file.display()))?;
         tracing::info!(file = %file.display(), procedures = loaded.join(" "), "loaded");
+    }
+    for Attach { handler, event } in &args.attach {
+        let attached = store.database().attach_handler(handler, event);
+        attached.with_context(|| format!("attaching {handler} to {event}"))?;
+        tracing::info!(handler, %event, "attached");
     }
     Ok(())
 }

@@ -87,6 +87,11 @@ impl Server {
         self.try_connect(None).unwrap()
     }
 
+    /// Kills the server, without waiting for its end.
+    pub fn kill(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::KILL).unwrap();
+    }
+
     /// Sends a signal and waits; returns the exit code (none if the signal ended the server) and the log.
     pub fn end(mut self, signal: Signal) -> (Option<i32>, String) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();

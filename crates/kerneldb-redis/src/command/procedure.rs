@@ -1,6 +1,6 @@
 //! Procedures: CALL, and PROC for the libraries that have them.
 
-use bedplate_kerneldb::{FoundProcedure, Reply};
+use bedplate_kerneldb::{FoundProcedure, HandlerInfo, HandlerTarget, Reply};
 
 use super::admin::admin_task;
 use super::exec::{Ctx, Fail, Run, error_reply};
@@ -55,7 +55,13 @@ pub(super) fn manage<S: Operators, V: Services>(
     args: Args<'_>,
 ) -> Run<Step> {
     let text = || String::from_utf8_lossy(args.get(2)).into_owned();
+    let target = || -> Run<HandlerTarget> {
+        let text = String::from_utf8_lossy(args.get(3)).into_owned();
+        text.parse().map_err(|error: String| Fail::Reply(format!("ERR {error}").into()))
+    };
     let task = match spec.name {
+        "attach" => AdminTask::AttachHandler { name: text(), target: target()? },
+        "detach" => AdminTask::DetachHandler { name: text(), target: target()? },
         "load" => AdminTask::LoadLibrary { file: text(), replace: false },
         "replace" => AdminTask::LoadLibrary { file: text(), replace: true },
         "unload" => AdminTask::UnloadLibrary(text()),
@@ -68,16 +74,28 @@ pub(super) fn manage<S: Operators, V: Services>(
                 &mut ctx.out,
                 "PROC",
                 &[
-                    ("LIST", "Return the procedures that CALL finds, each with its library."),
+                    (
+                        "ATTACH <handler> <event>",
+                        "Run a handler at each event: tc:eth0/ingress, timer:100ms.",
+                    ),
+                    ("DETACH <handler> <event>", "Run it no longer."),
+                    (
+                        "LIST",
+                        "Return procedures and handlers, each with its library; of handlers, also counts.",
+                    ),
                     ("LOAD <file>", "Load a library from an object file on the server's machine."),
                     ("REPLACE <file>", "The same, in the place of the library of that name if there is one."),
-                    ("UNLOAD <library>", "Remove a library with all of its procedures."),
+                    ("UNLOAD <library>", "Remove a library with all of its procedures and handlers."),
                 ],
             );
             return Ok(Step::Done);
         }
     };
-    admin_task(core, ctx, task, |ctx, text| {
+    let has_names = !matches!(task, AdminTask::AttachHandler { .. } | AdminTask::DetachHandler { .. });
+    admin_task(core, ctx, task, move |ctx, text| {
+        if !has_names {
+            return ctx.out.ok();
+        }
         let names: Vec<&str> = text.split_whitespace().collect();
         ctx.out.array(names.len());
         names.iter().for_each(|name| ctx.out.bulk(name.as_bytes()));
@@ -86,7 +104,8 @@ pub(super) fn manage<S: Operators, V: Services>(
 
 fn list<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>) {
     let procedures = ctx.services.procedures();
-    ctx.out.array(procedures.len());
+    let handlers = ctx.services.handlers();
+    ctx.out.array(procedures.len() + handlers.len());
     for procedure in procedures {
         ctx.out.map(3);
         for (field, value) in [
@@ -97,5 +116,36 @@ fn list<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>) {
             ctx.out.bulk(field.as_bytes());
             ctx.out.bulk(value.as_bytes());
         }
+    }
+    for handler in handlers {
+        list_handler(ctx, &handler);
+    }
+}
+
+fn list_handler<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, handler: &HandlerInfo) {
+    let counts = &handler.counts;
+    ctx.out.map(11);
+    for (field, value) in [
+        ("name", handler.name.as_str()),
+        ("library", &handler.library),
+        ("event", &handler.kind.to_string()),
+        ("last_error", counts.last_error.as_deref().unwrap_or_default()),
+    ] {
+        ctx.out.bulk(field.as_bytes());
+        ctx.out.bulk(value.as_bytes());
+    }
+    ctx.out.bulk(b"attached");
+    ctx.out.array(handler.targets.len());
+    handler.targets.iter().for_each(|target| ctx.out.bulk(target.to_string().as_bytes()));
+    for (field, count) in [
+        ("runs", counts.runs),
+        ("committed", counts.committed),
+        ("refused", counts.refused),
+        ("failed", counts.failed),
+        ("nested", counts.nested),
+        ("retries", counts.retries),
+    ] {
+        ctx.out.bulk(field.as_bytes());
+        ctx.out.integer(i64::try_from(count).unwrap_or(i64::MAX));
     }
 }

@@ -8,7 +8,7 @@ use super::calls::Calls;
 use super::clients::Clients;
 use super::settings::{Settings, Startup};
 use super::shutdown::Shutdown;
-use bedplate_kerneldb::{HeapStats, ProcedureInfo, Result, SnapshotItem};
+use bedplate_kerneldb::{HandlerInfo, HandlerTarget, HeapStats, ProcedureInfo, Result, SnapshotItem};
 
 /// State that all connections of a server share. `Send + Sync`.
 #[derive(Debug)]
@@ -108,6 +108,27 @@ pub enum AdminTask {
     },
     /// PROC UNLOAD: removes a library.
     UnloadLibrary(String),
+    /// PROC ATTACH: runs a handler at each event from now on.
+    AttachHandler {
+        /// The handler.
+        name: String,
+        /// The event.
+        target: HandlerTarget,
+    },
+    /// PROC DETACH: does so no longer.
+    DetachHandler {
+        /// The handler.
+        name: String,
+        /// The event.
+        target: HandlerTarget,
+    },
+}
+
+impl AdminTask {
+    /// Whether it changes what code runs in the kernel, which clients may do only if the server allows it.
+    pub fn changes_procedures(&self) -> bool {
+        !matches!(self, AdminTask::Checkpoint | AdminTask::Verify)
+    }
 }
 
 /// Outcome of an administrative task: a report, or the error for the client, with its code in front.
@@ -232,6 +253,11 @@ pub trait Services {
 
     /// The procedures that CALL finds.
     fn procedures(&self) -> Vec<ProcedureInfo> {
+        Vec::new()
+    }
+
+    /// The handlers of the libraries.
+    fn handlers(&self) -> Vec<HandlerInfo> {
         Vec::new()
     }
 

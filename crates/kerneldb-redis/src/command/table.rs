@@ -97,6 +97,8 @@ static BEDPLATE: &[Spec] = &[
 ];
 #[rustfmt::skip]
 static PROC: &[Spec] = &[
+    sub("attach", 4, ADMIN|NOSCRIPT|NO_MULTI, (0, 0, 0), "admin slow dangerous scripting", "0.1.0"),
+    sub("detach", 4, ADMIN|NOSCRIPT|NO_MULTI, (0, 0, 0), "admin slow dangerous scripting", "0.1.0"),
     sub("help", 2, LOADING|STALE, (0, 0, 0), "slow scripting", "0.1.0"),
     sub("list", 2, NOSCRIPT, (0, 0, 0), "slow scripting", "0.1.0"),
     sub("load", 3, ADMIN|NOSCRIPT|NO_MULTI, (0, 0, 0), "admin slow dangerous scripting", "0.1.0"),

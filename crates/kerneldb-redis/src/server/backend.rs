@@ -14,7 +14,9 @@ use super::statistics::{Statistics, Totals};
 use super::stats::{Counters, ServerStats};
 use super::verify;
 use crate::command::{AdminTask, AdminTaskTicket, KernelActivity, Keyspace, Memory, ServerState, Services};
-use bedplate_kerneldb::{Database, Error, ProcedureInfo, Result, SnapshotItem, Store, read_library};
+use bedplate_kerneldb::{
+    Database, Error, HandlerInfo, ProcedureInfo, Result, SnapshotItem, Store, read_library,
+};
 
 /// The database behind a server, with or without a store that makes it durable. `Send + Sync`.
 pub(super) struct Backend {
@@ -128,6 +130,12 @@ fn run_admin_task(task: AdminTask, database: &Database, store: Option<&Store>) -
             };
             if done { Ok(library) } else { Err(Error::Library(format!("there is no library {library}"))) }
         }
+        (AdminTask::AttachHandler { name, target }, _) => {
+            database.attach_handler(&name, &target).map(|()| String::new())
+        }
+        (AdminTask::DetachHandler { name, target }, _) => {
+            database.detach_handler(&name, &target).map(|()| String::new())
+        }
         (AdminTask::Checkpoint, Some(store)) => {
             store.checkpoint().map(|info| format!("{} keys at timestamp {}", info.entries, info.ts))
         }
@@ -169,6 +177,11 @@ impl Services for Backend {
         self.database.procedures()
     }
 
+    fn handlers(&self) -> Vec<HandlerInfo> {
+        let handlers = self.database.handlers();
+        handlers.inspect_err(|error| tracing::warn!(%error, "handlers")).unwrap_or_default()
+    }
+
     fn clock(&self) -> u64 {
         self.database.clock()
     }
@@ -195,9 +208,7 @@ impl Services for Backend {
         if self.store.is_none() && task == AdminTask::Checkpoint {
             return Err(Self::no_data_dir());
         }
-        if !self.procedure_loading
-            && matches!(task, AdminTask::LoadLibrary { .. } | AdminTask::UnloadLibrary(_))
-        {
+        if !self.procedure_loading && task.changes_procedures() {
             return Err(
                 "ERR clients may not load procedures: start the server with --allow-procedure-loading, or \
                         with --procedure FILE"

@@ -3,11 +3,13 @@
 //! Only this module calls the kernel's BPF interface; the rest of the crate uses mapped memory and program handles.
 
 mod grace;
+mod link;
 mod mapping;
 mod object;
 mod program;
 
 pub(crate) use grace::GracePeriod;
+pub(crate) use link::Link;
 pub use mapping::ArrayMapping;
 pub(crate) use mapping::{ArenaMapping, Reservation};
 #[cfg(any(test, feature = "testing"))]

@@ -189,7 +189,7 @@ impl Store {
     pub fn unload_library(&self, library: &str) -> Result<bool> {
         let engine = self.database.engine();
         let _changes = engine.procedures.lock_changes();
-        if !engine.procedures.all().iter().any(|(_, procedure)| &*procedure.library == library) {
+        if !engine.has_library(library) {
             return Ok(false);
         }
         if let Some(data) = self.data.as_ref().and_then(DataDir::libraries) {
@@ -264,6 +264,9 @@ impl Store {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
+        // What handlers commit from now on would not be kept.
+        self.database.detach_handlers();
+        let _ = self.database.wait_for_programs();
         let checkpoint = match &self.checkpointer {
             Some(checkpointer) => {
                 let result = if final_checkpoint { checkpointer.take().map(drop) } else { Ok(()) };

@@ -49,8 +49,8 @@ pub(crate) struct Control {
 
 impl Control {
     /// Maps the state of programs that do not run yet, and initializes it.
-    pub(super) fn new(config: Config, secrets: Secrets, object: &LoadedObject) -> Result<Self> {
-        let contexts = ArrayMapping::<kdb_ctx>::new(object.map_fd("kdb_contexts")?, sessions(&config))?;
+    pub(super) fn new(config: Config, cpus: u32, secrets: Secrets, object: &LoadedObject) -> Result<Self> {
+        let contexts = ArrayMapping::<kdb_ctx>::new(object.map_fd("kdb_contexts")?, sessions(&config, cpus))?;
         for session in 0..contexts.len() {
             // SAFETY: in bounds, and no program runs yet.
             unsafe { (*contexts.get(session)).session = session };

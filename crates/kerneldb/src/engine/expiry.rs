@@ -17,8 +17,13 @@ use crate::{Config, Error, Result, limits::EXPIRE_EFFORT_MAX};
 /// Expired keys in percent of the keys read, up to which the time is not raised at the lowest effort.
 const ACCEPTED_STALE_PERCENT: u64 = 10;
 
-/// Sessions that a database has: those of its users, and one for the active expiry.
-pub(crate) fn sessions(config: &Config) -> u32 {
+/// Sessions that a database has: those of its users, one for the active expiry, and one for the handlers of each processor.
+pub(crate) fn sessions(config: &Config, cpus: u32) -> u32 {
+    handler_sessions(config) + cpus
+}
+
+/// The session of the handlers on the first processor; those of the other processors follow.
+pub(crate) fn handler_sessions(config: &Config) -> u32 {
     config.max_sessions + 1
 }
 

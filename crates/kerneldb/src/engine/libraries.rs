@@ -1,15 +1,19 @@
-//! Adds, replaces and removes libraries: for sessions, and for programs on connections.
+//! Adds, replaces and removes libraries: for sessions, for programs on connections, and for events of the kernel.
 //!
 //! The caller holds the database's lock of changes ([`Procedures::lock_changes`](super::Procedures)).
 
 use std::collections::BTreeMap;
 
 use super::connection_calls::NewProcedure;
-use super::{Engine, Registered};
+use super::{Engine, Registered, RegisteredHandler};
 use crate::{Result, bpf::Program};
 
-/// The procedures of a library that the kernel has verified, by name.
-pub(crate) type Library = BTreeMap<String, VerifiedProcedure>;
+/// The procedures and handlers of a library that the kernel has verified, by name.
+#[derive(Default)]
+pub(crate) struct Library {
+    pub procedures: BTreeMap<String, VerifiedProcedure>,
+    pub handlers: BTreeMap<String, RegisteredHandler>,
+}
 
 /// A procedure that the kernel has verified.
 pub(crate) struct VerifiedProcedure {
@@ -24,6 +28,11 @@ impl Engine {
         all.filter(|(_, procedure)| &*procedure.library == library).map(|(name, _)| name).collect()
     }
 
+    /// Whether a library is loaded.
+    pub(crate) fn has_library(&self, library: &str) -> bool {
+        self.procedures.has_library(library) || self.handlers.has_library(library)
+    }
+
     /// Adds a library, in the place of the one of that name if there is one. [`super::Procedures::check`] has accepted it.
     ///
     /// # Errors
@@ -33,11 +42,12 @@ impl Engine {
         self.connection_calls.withdraw(&self.names(library), &self.grace)?;
         let mut registered = BTreeMap::new();
         let mut on_connections = Vec::new();
-        for (name, procedure) in new {
+        for (name, procedure) in new.procedures {
             on_connections.push((name.clone(), procedure.registered.read_only, procedure.on_connections));
             registered.insert(name, procedure.registered);
         }
         self.procedures.put(library, registered);
+        self.handlers.put(library, new.handlers);
         for (name, read_only, programs) in &on_connections {
             let entered =
                 self.connection_calls.enter(&NewProcedure { name, read_only: *read_only, programs });
@@ -48,13 +58,16 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes a library; false if there is none.
+    /// Removes a library, whose handlers are detached; false if there is none.
     ///
     /// # Errors
     ///
     /// [`crate::Error::Kernel`]; then the library is still there.
     pub(crate) fn remove_library(&self, library: &str) -> Result<bool> {
         self.connection_calls.withdraw(&self.names(library), &self.grace)?;
-        Ok(self.procedures.remove(library))
+        let is_loaded = self.has_library(library);
+        self.procedures.remove(library);
+        self.handlers.remove(library);
+        Ok(is_loaded)
     }
 }

@@ -1,8 +1,8 @@
 //! The engine: the loaded programs, the maps that they share, and the storage engine with the data.
 //!
 //! The engine knows neither sessions nor the [`Database`](crate::Database) handle; both are built on it. Its parts know
-//! each other from left to right: `log`, `reaper`, `expiry`, `control`, `memory_wait`, `procedures`, `connection_calls`, `storage` (the
-//! interface of the storage engines), `merge`, `arena` and `hashmap` (the storage engines), `snapshot`,
+//! each other from left to right: `log`, `reaper`, `expiry`, `control`, `memory_wait`, `procedures`, `connection_calls`, `handlers`,
+//! `storage` (the interface of the storage engines), `merge`, `arena` and `hashmap` (the storage engines), `snapshot`,
 //! `libraries`.
 //!
 //! Locks, in order: the gate of `expiry`, `housekeeping`, `free_sessions`, a partition's growth lock. Only the first
@@ -12,6 +12,7 @@ mod arena;
 mod connection_calls;
 mod control;
 mod expiry;
+mod handlers;
 mod hashmap;
 mod housekeeping;
 mod libraries;
@@ -31,6 +32,8 @@ use std::sync::{
 use connection_calls::ConnectionCalls;
 pub use expiry::ExpiryStats;
 pub(crate) use expiry::{ExpiryCursor, Look, Seen, unix_ms};
+pub use handlers::{Direction, HandlerKind, HandlerTarget};
+pub(crate) use handlers::{Handlers, RegisteredHandler};
 pub(crate) use libraries::{Library, VerifiedProcedure};
 pub use log::{LogReader, OpRef, TxnSink};
 pub(crate) use memory_wait::{MemoryPressure, MemoryWait};
@@ -50,7 +53,7 @@ use arena::ArenaStore;
 pub use arena::HeapStats;
 pub(crate) use arena::{LoadKey, Loaded, Loader};
 use control::{Control, Secrets, StateView};
-use expiry::{Expiry, sessions};
+use expiry::{Expiry, handler_sessions, sessions};
 use hashmap::HashStore;
 use housekeeping::Housekeeping;
 use storage::Storage;
@@ -80,6 +83,7 @@ pub(crate) struct Engine {
     pub procedures: Procedures,
     /// The procedures as programs on connections call them.
     pub connection_calls: ConnectionCalls,
+    pub handlers: Handlers,
     free_sessions: Mutex<Vec<u32>>,
     housekeeping: Mutex<Housekeeping>,
     grace: GracePeriod,
@@ -94,7 +98,7 @@ impl Engine {
         let ncpus = possible_cpus()?;
         let secrets = Secrets::draw()?;
         let ios = ncpus * 8 + 16;
-        let sizes = [("kdb_contexts", sessions(&config)), ("kdb_ios", ios), ("kdb_calls", ios)];
+        let sizes = [("kdb_contexts", sessions(&config, ncpus)), ("kdb_ios", ios), ("kdb_calls", ios)];
         let (storage, objects): (Box<dyn Storage>, _) = match config.engine {
             EngineKind::Arena => {
                 let (store, objects) = ArenaStore::load(&config, ncpus, secrets, &sizes, &SHARED_MAPS)?;
@@ -111,8 +115,9 @@ impl Engine {
             ios: ArrayMapping::new(object.map_fd("kdb_ios")?, ios)?,
             calls: ArrayMapping::new(object.map_fd("kdb_calls")?, ios)?,
             procedures: Procedures::default(),
-            connection_calls: ConnectionCalls::new(sessions(&config))?,
-            control: Control::new(config, secrets, object)?,
+            connection_calls: ConnectionCalls::new(sessions(&config, ncpus))?,
+            handlers: Handlers::new(ncpus),
+            control: Control::new(config, ncpus, secrets, object)?,
             free_sessions: Mutex::new((0..max_sessions).rev().collect()),
             housekeeping: Mutex::default(),
             grace: GracePeriod::new()?,
@@ -305,7 +310,8 @@ impl Engine {
 
     /// The constants of a partition's programs.
     pub(crate) fn object_config(&self, partition: u32) -> kdb_config {
-        self.storage.constants(partition)
+        let handler_sessions = handler_sessions(self.config());
+        kdb_config { handler_sessions, ..self.storage.constants(partition) }
     }
 
     /// A map that only objects for the other storage engine have.

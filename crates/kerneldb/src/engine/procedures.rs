@@ -41,6 +41,12 @@ impl Procedures {
         procedures.iter().map(|(name, procedure)| (name.clone(), procedure.clone())).collect()
     }
 
+    /// Whether a library has procedures.
+    pub fn has_library(&self, library: &str) -> bool {
+        let procedures = self.by_name.read().unwrap_or_else(PoisonError::into_inner);
+        procedures.values().any(|procedure| &*procedure.library == library)
+    }
+
     /// Serializes loads and removals of libraries, which also change files.
     pub fn lock_changes(&self) -> MutexGuard<'_, ()> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,4 +1,4 @@
-//! Libraries: eBPF objects with procedures that sessions call by name.
+//! Libraries: eBPF objects with procedures that sessions call by name, and with handlers of events.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -8,9 +8,9 @@ use std::sync::Arc;
 use rustix::fs::{Mode, OFlags};
 
 use crate::{
-    Error, Result,
-    attach::{self, Attachment, MapFds},
-    engine::{Engine, Library, Registered, VerifiedProcedure},
+    Error, HandlerKind, Result,
+    attach::{self, Attachment, LoadedObject, MapFds},
+    engine::{Engine, Library, Registered, RegisteredHandler, VerifiedProcedure},
     limits::{LIBRARY_BYTES_MAX, LIBRARY_NAME_MAX},
 };
 
@@ -19,6 +19,8 @@ const SECTIONS: [(&str, bool); 2] = [("raw_tp/procedure", false), ("raw_tp/read_
 
 /// What the name of the program on connections has behind the procedure's.
 const ON_CONNECTION: &str = "_on_connection";
+/// The map with the buffers of handlers, as `handler.h` names it.
+const SLOTS: &str = "kdb_handler_slots";
 
 /// A procedure that can be called by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,45 +80,87 @@ pub fn read(file: &Path) -> Result<(String, Vec<u8>)> {
     Ok((library, elf))
 }
 
-/// Lets the kernel verify the procedures of a library that is to be loaded.
+/// The events of a handler, by the section of its program, as `handler.h` names it.
+fn handler_kind(section: &str) -> Option<HandlerKind> {
+    match section {
+        "tc" => Some(HandlerKind::Tc),
+        "xdp" => Some(HandlerKind::Xdp),
+        "syscall" => Some(HandlerKind::Timer),
+        _ => section.strip_prefix("tp_btf/").map(|name| HandlerKind::Tracepoint(name.into())),
+    }
+}
+
+/// Lets the kernel verify the programs of a library that is to be loaded.
 fn verify(db: &Arc<Engine>, library: &str, elf: &[u8]) -> Result<Library> {
     check_name(library)?;
     if elf.len() > LIBRARY_BYTES_MAX {
         return Err(Error::Library(format!("an object has at most {} MiB", LIBRARY_BYTES_MAX >> 20)));
     }
-    let mut procedures = Library::new();
+    let mut verified = Library::default();
     for partition in 0..db.config().partitions {
-        let attachment =
-            Attachment { name: library, elf, partition, constants: &[], maps: MapFds::new(), entries: &[] };
-        let object = attach::load(db, attachment).map_err(|error| match error {
-            Error::Kernel { .. } => {
-                Error::Library(format!("{error}; the standard error of this process has the reason"))
-            }
-            error => error,
-        })?;
+        let object = load_object(db, library, elf, partition)?;
         for (name, section) in object.programs() {
-            let Some((_, read_only)) = SECTIONS.iter().find(|(known, _)| section == *known) else { continue };
-            let program = object.program(&name)?;
-            let on_connection = object.program(&format!("{name}{ON_CONNECTION}"))?;
-            let procedure = procedures.entry(name).or_insert_with(|| VerifiedProcedure {
-                registered: Registered {
-                    library: library.into(),
-                    read_only: *read_only,
-                    programs: Vec::new(),
-                },
-                on_connections: Vec::new(),
-            });
-            procedure.registered.programs.push(program);
-            procedure.on_connections.push(on_connection);
+            let program = || object.program(&name);
+            if let Some((_, read_only)) = SECTIONS.iter().find(|(known, _)| section == *known) {
+                let program = program()?;
+                let on_connection = object.program(&format!("{name}{ON_CONNECTION}"))?;
+                let procedure = verified.procedures.entry(name).or_insert_with(|| VerifiedProcedure {
+                    registered: Registered {
+                        library: library.into(),
+                        read_only: *read_only,
+                        programs: Vec::new(),
+                    },
+                    on_connections: Vec::new(),
+                });
+                procedure.registered.programs.push(program);
+                procedure.on_connections.push(on_connection);
+                continue;
+            }
+            // Other programs of these sections are the library's own business.
+            let Some(kind) = handler_kind(&section) else { continue };
+            let Ok(counts) = object.map(&format!("{name}_handler")) else { continue };
+            if db.config().partitions != 1 {
+                let text = "handlers need a database with one partition, which has at most 4 GiB";
+                return Err(Error::Library(text.into()));
+            }
+            let timer = match kind {
+                HandlerKind::Timer => Some(object.map(&format!("{name}_timer"))?),
+                _ => None,
+            };
+            let handler = RegisteredHandler::new(library, kind, program()?, counts, timer);
+            verified.handlers.insert(name, handler);
         }
     }
-    match procedures.is_empty() {
+    match verified.procedures.is_empty() && verified.handlers.is_empty() {
         true => Err(Error::Library("the object has no procedure: define one with KDB_PROCEDURE".into())),
-        false => Ok(procedures),
+        false => Ok(verified),
     }
 }
 
-/// Loads a library; returns the names of its procedures. `keep` is called before anybody can call them. Its error prevents
+/// Loads the object of a library for a partition. All libraries share the buffers of handlers, which the first one with handlers creates.
+fn load_object(db: &Arc<Engine>, library: &str, elf: &[u8], partition: u32) -> Result<LoadedObject> {
+    let mut slots = db.handlers.lock_slots();
+    let mut maps = MapFds::new();
+    if let Some(slots) = &*slots {
+        let shared =
+            slots.try_clone().map_err(|error| Error::io("cannot duplicate a map descriptor", error))?;
+        maps.insert(SLOTS.into(), shared);
+    }
+    let entries = [(SLOTS, db.handlers.slot_count())];
+    let attachment = Attachment { name: library, elf, partition, constants: &[], maps, entries: &entries };
+    let object = attach::load(db, attachment).map_err(|error| match error {
+        Error::Kernel { .. } => {
+            Error::Library(format!("{error}; the standard error of this process has the reason"))
+        }
+        error => error,
+    })?;
+    if slots.is_none() {
+        *slots = object.share_map(SLOTS).ok();
+    }
+    Ok(object)
+}
+
+/// Loads a library; returns the names of its procedures and handlers. `keep` is called before anybody can call them. Its error prevents
 /// the load.
 pub(crate) fn load(
     db: &Arc<Engine>,
@@ -125,11 +169,15 @@ pub(crate) fn load(
     replace: bool,
     keep: impl FnOnce() -> Result<()>,
 ) -> Result<Vec<String>> {
-    let procedures = verify(db, library, elf)?;
-    let names = procedures.keys().cloned().collect();
+    let new = verify(db, library, elf)?;
+    let names = new.procedures.keys().chain(new.handlers.keys()).cloned().collect();
     let _changes = db.procedures.lock_changes();
-    db.procedures.check(library, &procedures, replace)?;
+    if !replace && db.has_library(library) {
+        return Err(Error::Library(format!("the library {library} is loaded already")));
+    }
+    db.procedures.check(library, &new.procedures, replace)?;
+    db.handlers.check(library, new.handlers.keys())?;
     keep()?;
-    db.put_library(library, procedures)?;
+    db.put_library(library, new)?;
     Ok(names)
 }

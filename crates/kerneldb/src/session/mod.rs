@@ -5,6 +5,7 @@
 
 mod application;
 mod call;
+mod handler;
 mod library;
 mod operators;
 mod procedure;
@@ -14,6 +15,8 @@ mod trace_program;
 
 pub use application::{ACCOUNTS, Application, VOTER, VOTER_HASHMAP, VOTER_PROCEDURES};
 pub use call::{FoundProcedure, Reply};
+pub use handler::{HandlerCounts, HandlerInfo};
+pub(crate) use handler::{list as list_handlers, run as run_handler};
 pub use library::{ProcedureInfo, read as read_library};
 pub(crate) use library::{list as list_procedures, load as load_library};
 pub use operators::Session;

@@ -194,6 +194,39 @@ struct kdb_connection {
 	__u32 return_program;     /* of the call: the program in kdb_call_returns that continues */
 };
 
+/* ---- Handlers: see handler.h ------------------------------------------------------------------- */
+#define KDB_HANDLER_ATTEMPTS 6u   /* a handler whose transaction meets a conflict runs at most this often */
+
+/* The buffers of the handler that runs on a processor: element i of kdb_handler_slots is processor i's. */
+struct kdb_handler_slot {
+	__u32 in_use;             /* 1 while a handler runs; changed with interrupts off */
+	__u32 _pad;
+	struct kdb_call call;
+	struct kdb_io io;
+};
+
+/* Counts of a handler on one processor. runs = committed + refused + failed. */
+struct kdb_handler_counts {
+	__u64 runs;               /* events */
+	__u64 committed;
+	__u64 refused;            /* rolled back because the handler has refused the event */
+	__u64 failed;             /* rolled back because of an Error state, or not begun */
+	__u64 nested;             /* of the failed ones: another handler was running on the processor */
+	__u64 retries;            /* attempts after a conflict */
+	__u64 last_error;         /* enum kdb_status of the last failure; 0 = none */
+	__u64 _pad;
+};
+
+/* The one element of a handler's map, which has the handler's name and the suffix _handler. */
+struct kdb_handler {
+	struct kdb_handler_counts counts[KDB_MAX_CPUS];
+};
+
+/* Argument of the program that starts a handler's timer, or stops it. */
+struct kdb_timer_arguments {
+	__u64 interval_ns;        /* from the end of a run to the next one; 0 stops the timer */
+};
+
 /* ---- Global state (the paper's `timestamps` map), one element, memory-mapped ------------------- */
 struct kdb_cpu_stats {
 	__u64 gets, get_misses, sets, dels, begins, begins_ro, commits, commits_ro, rollbacks;
@@ -421,6 +454,8 @@ struct kdb_config {
 	__u32 irqs;               /* hash-map engine: 1 = the kernel lets programs disable interrupts */
 	__u32 wal_notify;         /* hash-map engine: bytes after which the log's reader is woken */
 	__u32 map_args;           /* hash-map engine: 1 = only map memory may be a map's key or value */
+	__u32 handler_sessions;   /* the session of handlers on processor 0; the other processors' follow */
+	__u32 _pad;
 };
 struct kdb_arena {
 	__u64 magic;

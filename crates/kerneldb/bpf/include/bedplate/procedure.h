@@ -244,6 +244,55 @@ static __always_inline int kdb_key_append_integer(struct kdb_proc *p, __u64 numb
 	return kdb_key_extend_integer(p->io, number);
 }
 
+/* Appends a number to the key, as decimal text. */
+__noinline int kdb_key_extend_decimal(struct kdb_io *io, __u64 number)
+{
+	__u64 rest = number;
+	__u32 klen, len = 1, i;
+
+	if (!io)
+		return KDB_ERR_STATE;
+	for (i = 0; i < 19; i++) {
+		rest /= 10;
+		if (!rest)
+			break;
+		len++;
+	}
+	klen = io->klen;
+	if (klen > KDB_KEY_MAX || klen + len > KDB_KEY_MAX)
+		return KDB_ERR_TOO_LARGE;
+	klen += len;
+	io->klen = klen;
+	for (i = 0; i < 20; i++) {
+		klen--;
+		io->key[klen & KDB_KEY_MAX] = '0' + number % 10;
+		number /= 10;
+		if (!number)
+			break;
+	}
+	return KDB_OK;
+}
+
+/* Appends a number to the key, as decimal text. Such keys do not sort as numbers; kdb_key_append_integer() is for those that do. */
+static __always_inline int kdb_key_append_decimal(struct kdb_proc *p, __u64 number)
+{
+	return kdb_key_extend_decimal(p->io, number);
+}
+
+/* Appends a string literal to the key. */
+#define kdb_key_append_text(p, literal)                                                                \
+	({                                                                                             \
+		__u32 klen_ = (p)->io->klen;                                                           \
+		int fits_ = klen_ <= KDB_KEY_MAX - (sizeof(literal) - 1);                              \
+		_Static_assert(sizeof(literal) <= KDB_KEY_BUF, "the key is too long");                 \
+		opaque(klen_);                                                                         \
+		if (fits_ && klen_ <= KDB_KEY_MAX - (sizeof(literal) - 1)) {                           \
+			__builtin_memcpy(&(p)->io->key[klen_], literal, sizeof(literal) - 1);          \
+			(p)->io->klen = klen_ + sizeof(literal) - 1;                                   \
+		}                                                                                      \
+		fits_ ? KDB_OK : KDB_ERR_TOO_LARGE;                                                    \
+	})
+
 /* Sets the key to argument i. */
 static __always_inline int kdb_key_argument(struct kdb_proc *p, __u32 i)
 {
@@ -309,6 +358,74 @@ static __always_inline int kdb_value_argument(struct kdb_proc *p, __u32 i)
 		KDB_OK;                                                                                \
 	})
 
+/* Appends a number to the value, as decimal text. */
+__noinline int kdb_value_extend_decimal(struct kdb_io *io, __u64 number)
+{
+	__u64 rest = number;
+	__u32 vlen, len = 1, i;
+
+	if (!io)
+		return KDB_ERR_STATE;
+	for (i = 0; i < 19; i++) {
+		rest /= 10;
+		if (!rest)
+			break;
+		len++;
+	}
+	vlen = io->vlen;
+	if (vlen > KDB_VAL_MAX || vlen + len > KDB_VAL_MAX)
+		return KDB_ERR_TOO_LARGE;
+	vlen += len;
+	io->vlen = vlen;
+	for (i = 0; i < 20; i++) {
+		vlen--;
+		io->val[vlen & (KDB_VAL_MAX - 1)] = '0' + number % 10;
+		number /= 10;
+		if (!number)
+			break;
+	}
+	return KDB_OK;
+}
+
+/* Appends a number to the value, as decimal text. */
+static __always_inline int kdb_value_append_decimal(struct kdb_proc *p, __u64 number)
+{
+	return kdb_value_extend_decimal(p->io, number);
+}
+
+/* Bytes of the longest string that is appended to a value at once, with its zero byte. */
+#define KDB_STRING_MAX 256u
+
+/* Appends a string of the kernel's memory to the value: at most KDB_STRING_MAX - 1 bytes, and none if the address is not valid. */
+static __always_inline int kdb_value_append_string(struct kdb_proc *p, const void *address)
+{
+	__u32 vlen = p->io->vlen;
+	long len;
+
+	opaque(vlen);
+	if (vlen > KDB_VAL_MAX - KDB_STRING_MAX)
+		return KDB_ERR_TOO_LARGE;
+	len = bpf_probe_read_kernel_str(&p->io->val[vlen], KDB_STRING_MAX, address);
+	/* The length includes the zero byte; a negative one says that there is no such memory. */
+	if (len > 1)
+		p->io->vlen = vlen + len - 1;
+	return KDB_OK;
+}
+
+/* Appends a string literal of at most KDB_STRING_MAX bytes to the value. */
+#define kdb_value_append_text(p, literal)                                                              \
+	({                                                                                             \
+		__u32 vlen_ = (p)->io->vlen;                                                           \
+		int fits_ = vlen_ <= KDB_VAL_MAX - (sizeof(literal) - 1);                              \
+		_Static_assert(sizeof(literal) <= KDB_STRING_MAX, "the text is too long");             \
+		opaque(vlen_);                                                                         \
+		if (fits_ && vlen_ <= KDB_VAL_MAX - (sizeof(literal) - 1)) {                           \
+			__builtin_memcpy(&(p)->io->val[vlen_], literal, sizeof(literal) - 1);          \
+			(p)->io->vlen = vlen_ + sizeof(literal) - 1;                                   \
+		}                                                                                      \
+		fits_ ? KDB_OK : KDB_ERR_TOO_LARGE;                                                    \
+	})
+
 /* Reads the value as an integer, or refuses the call. */
 #define kdb_value_integer(p, result)                                                                   \
 	({                                                                                             \
@@ -360,6 +477,18 @@ static __always_inline int kdb_write_with(struct kdb_proc *p, __u32 flags, __u64
 		return KDB_ERR_STATE;
 	kdb_prepare(p, flags, expire_ms);
 	return kdb_observe(p, kdb_set(p->ctx, p->io));
+}
+
+/* Reads the key's value as kdb_read() does, but locks the key for writing at once. Two transactions that read a key and then write
+ * it would otherwise both have it locked for reading, and neither could write. */
+static __always_inline int kdb_read_for_update(struct kdb_proc *p)
+{
+	int status;
+
+	p->io->vlen = 0;
+	/* No key fulfils both conditions, so nothing is written. */
+	status = kdb_write_with(p, KDB_IO_IF_ABSENT | KDB_IO_IF_PRESENT, 0);
+	return status >= KDB_REFUSED ? status : kdb_read(p);
 }
 
 /* Writes the value; the key does not expire. */

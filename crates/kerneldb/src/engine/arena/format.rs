@@ -107,6 +107,8 @@ impl Geometry {
             irqs: 0,
             map_args: 0,
             wal_notify: 0,
+            handler_sessions: 0,
+            _pad: 0,
         }
     }
 

@@ -90,8 +90,8 @@ impl HashStore {
         let mut entries = shared.to_vec();
         entries.extend([
             ("kdb_index", index_entries),
-            ("kdb_hash_work", sessions(config) + 1),
-            ("kdb_hash_held", sessions(config) * KDB_TX_LOCKS),
+            ("kdb_hash_work", sessions(config, ncpus) + 1),
+            ("kdb_hash_held", sessions(config, ncpus) * KDB_TX_LOCKS),
             ("kdb_hash_queue", QUEUE_BYTES / format.map_key()),
             ("kdb_hash_log", ring),
         ]);
@@ -280,6 +280,8 @@ fn constants(config: &Config) -> Result<kdb_config> {
         wal_notify: config.wal_notify_bytes,
         // Linux 6.2 and newer accept any memory, and have this function as well.
         map_args: u32::from(!kernel_has("bpf_rcu_read_lock")?),
+        handler_sessions: 0,
+        _pad: 0,
     })
 }
 

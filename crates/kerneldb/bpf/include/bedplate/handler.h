@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
+/*
+ * Handlers: procedures that run where an event of the kernel happens, in a transaction of their own.
+ *
+ *	#include <bedplate/handler.h>
+ *
+ *	// Counts packets, and drops them above a million. Drops a packet that cannot be counted.
+ *	KDB_TC_HANDLER(count, KDB_TC_DROP)
+ *	{
+ *		__s64 packets = 0;
+ *
+ *		KDB_TRY(kdb_key(p, "packets"));
+ *		if (KDB_TRY(kdb_read_for_update(p)) == KDB_OK)
+ *			KDB_TRY(kdb_value_integer(p, &packets));
+ *		if (packets >= 1000000)
+ *			*verdict = KDB_TC_DROP;
+ *		return kdb_write_integer(p, packets + 1);
+ *	}
+ *
+ * The body has the call `p`, as a procedure has (procedure.h), without arguments and without a reply. It also has its event:
+ *
+ *	KDB_TC_HANDLER(name, on_failure)      struct __sk_buff *skb, int *verdict: a packet at an interface, in either direction
+ *	KDB_XDP_HANDLER(name, on_failure)     struct xdp_md *xdp, int *verdict: a packet before the kernel has a buffer for it
+ *	KDB_TRACEPOINT_HANDLER(name, event)   unsigned long long *args: the arguments of the tracepoint
+ *	KDB_TIMER_HANDLER(name)               nothing
+ *
+ * The transaction is committed if the body returns KDB_OK. It is rolled back if the body refuses the event or ends in an Error
+ * state. After a conflict with another transaction, and after KDB_ERR_BUSY, the body runs again, up to KDB_HANDLER_ATTEMPTS times
+ * in all. So a body must not change anything but the database and `verdict`. Then the event counts as failed.
+ *
+ * `verdict` decides about a packet. It is "pass" at first. After a failure it is `on_failure`, whatever the body has set. A packet that
+ * is refused by kdb_refuse() gets the verdict that the body has set.
+ *
+ * Interrupts are off while a body runs. So no other handler of the processor can meet the transaction half way, and each processor
+ * needs one session for all handlers. A handler whose event happens inside of another handler (a tracepoint) does not run. It
+ * counts as failed. Nothing runs in non-maskable interrupts either, because the engine's operators may have been interrupted.
+ *
+ * A handler cannot wait. Where a client's transaction holds a lock for long, or the log's ring is full, or memory is short, the event
+ * fails at once.
+ */
+#ifndef BEDPLATE_HANDLER_H
+#define BEDPLATE_HANDLER_H
+
+#include <bedplate/procedure.h>
+
+/* Verdicts of tc handlers. KDB_TC_PASS lets further programs of the interface decide. */
+#define KDB_TC_PASS (-1)
+#define KDB_TC_DROP 2
+
+/* Verdicts of XDP handlers. */
+#define KDB_XDP_PASS XDP_PASS
+#define KDB_XDP_DROP XDP_DROP
+
+/* The buffers of handlers, one element for each processor. The database creates the map once, for all libraries. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct kdb_handler_slot);
+} kdb_handler_slots SEC(".maps");
+
+/* A timer that is never started; see kdb_in_nmi(). */
+struct kdb_nmi_probe {
+	struct bpf_timer timer;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct kdb_nmi_probe);
+} kdb_nmi_probes SEC(".maps");
+
+#define KDB_EOPNOTSUPP 95
+
+/* Whether this processor is in a non-maskable interrupt. No helper says so. But bpf_timer_start() is not supported there, which it finds out
+ * before it refuses these flags. */
+static __always_inline int kdb_in_nmi(void)
+{
+	__u32 zero = 0;
+	struct kdb_nmi_probe *probe = bpf_map_lookup_elem(&kdb_nmi_probes, &zero);
+
+	return !probe || bpf_timer_start(&probe->timer, 0, ~0ull) == -KDB_EOPNOTSUPP;
+}
+
+/* The status of an event whose handler cannot begin because another one runs on the processor. */
+#define KDB_HANDLER_NESTED (-1)
+
+/* Takes the processor's session and buffers, and begins a transaction. Returns the buffers, or NULL and a status. Interrupts are
+ * off. */
+static __always_inline struct kdb_handler_slot *kdb_handler_begin(struct kdb_proc *p, int *status)
+{
+	__u32 cpu = bpf_get_smp_processor_id(), session = kdb_config.handler_sessions + cpu;
+	struct kdb_handler_slot *slot = bpf_map_lookup_elem(&kdb_handler_slots, &cpu);
+	struct kdb_ctx *ctx = bpf_map_lookup_elem(&kdb_contexts, &session);
+
+	*status = KDB_ERR_STATE;
+	if (!slot || !ctx)
+		return 0;
+	if (READ_ONCE(slot->in_use)) {
+		*status = KDB_HANDLER_NESTED;
+		return 0;
+	}
+	WRITE_ONCE(slot->in_use, 1);
+	barrier();
+	/* A roll-back that met the reaper may have left a transaction. */
+	if (ctx->state != KDB_TX_NONE)
+		kdb_rollback(ctx);
+	*status = kdb_begin(ctx);
+	if (*status) {
+		barrier();
+		WRITE_ONCE(slot->in_use, 0);
+		return 0;
+	}
+	slot->call.arguments = 0;
+	slot->call.text_len = 0;
+	slot->io.klen = 0;
+	slot->io.vlen = 0;
+	p->ctx = ctx;
+	p->call = &slot->call;
+	p->io = &slot->io;
+	p->read_only = 0;
+	return slot;
+}
+
+/* Ends the transaction of a body that has returned `status`; returns the status of the event. Interrupts are off. */
+static __always_inline int kdb_handler_end(struct kdb_ctx *ctx, struct kdb_handler_slot *slot, int status)
+{
+	if (status < KDB_REFUSED)
+		status = kdb_commit(ctx);
+	if (status)
+		kdb_rollback(ctx);
+	barrier();
+	WRITE_ONCE(slot->in_use, 0);
+	return status;
+}
+
+/* Counts an attempt; returns whether it was the event's last one. Interrupts are off. */
+static __always_inline int kdb_handler_count(struct kdb_handler *handler, int status, __u32 attempt)
+{
+	struct kdb_handler_counts *counts = &handler->counts[bpf_get_smp_processor_id() & (KDB_MAX_CPUS - 1)];
+
+	if ((status == KDB_ERR_CONFLICT || status == KDB_ERR_BUSY) && attempt + 1 < KDB_HANDLER_ATTEMPTS) {
+		counts->retries++;
+		return 0;
+	}
+	counts->runs++;
+	if (status == KDB_OK) {
+		counts->committed++;
+	} else if (status == KDB_REFUSED) {
+		counts->refused++;
+	} else {
+		counts->failed++;
+		if (status == KDB_HANDLER_NESTED)
+			counts->nested++;
+		counts->last_error = status == KDB_HANDLER_NESTED ? KDB_ERR_BUSY : status;
+	}
+	return 1;
+}
+
+static long kdb_handler_pause_step(__u32 i, void *unused)
+{
+	return 0;
+}
+
+/* Waits for a random time before the next attempt, because the processor that has caused the conflict tries again, too. The longest
+ * wait doubles with each attempt, from 64 to 1024 empty steps, which are some nanoseconds each. */
+static __always_inline void kdb_handler_pause(__u32 attempt)
+{
+	bpf_loop(bpf_get_prandom_u32() & ((64u << (attempt & 7)) - 1), kdb_handler_pause_step, 0, 0);
+}
+
+/* Runs `body` as a transaction. It is a call of the body with &p_, the event, and &chosen_, the verdict. The value is the verdict: `pass` or
+ * what the body has set; `on_failure` after a failure. */
+#define KDB_HANDLER_RUN(name, pass, on_failure, body)                                                  \
+	({                                                                                             \
+		__u32 zero_ = 0, attempt_;                                                             \
+		struct kdb_handler *handler_ = bpf_map_lookup_elem(&name##_handler, &zero_);           \
+		int verdict_ = (on_failure);                                                           \
+		USE_ARENA();                                                                           \
+		bpf_for(attempt_, 0, KDB_HANDLER_ATTEMPTS) {                                           \
+			struct kdb_handler_slot *slot_;                                                \
+			struct kdb_proc p_ = {};                                                       \
+			unsigned long irq_;                                                            \
+			int chosen_ = (pass), status_, last_;                                          \
+			if (!handler_)                                                                 \
+				break;                                                                 \
+			bpf_local_irq_save(&irq_);                                                     \
+			slot_ = kdb_handler_begin(&p_, &status_);                                      \
+			if (slot_) {                                                                   \
+				status_ = body;                                                        \
+				status_ = kdb_handler_end(p_.ctx, slot_, status_);                     \
+			}                                                                              \
+			last_ = kdb_handler_count(handler_, status_, attempt_);                        \
+			bpf_local_irq_restore(&irq_);                                                  \
+			if (status_ == KDB_OK || status_ == KDB_REFUSED)                               \
+				verdict_ = chosen_;                                                    \
+			if (last_)                                                                     \
+				break;                                                                 \
+			kdb_handler_pause(attempt_);                                                   \
+		}                                                                                      \
+		verdict_;                                                                              \
+	})
+
+/* The map with a handler's counts. By its name the database knows that a program is a handler. */
+#define KDB_HANDLER_COUNTS(name)                                                                       \
+	struct {                                                                                       \
+		__uint(type, BPF_MAP_TYPE_ARRAY);                                                      \
+		__uint(max_entries, 1);                                                                \
+		__type(key, __u32);                                                                    \
+		__type(value, struct kdb_handler);                                                     \
+	} name##_handler SEC(".maps")
+
+/* Defines a handler of packets that pass an interface. `on_failure`: the verdict for a packet whose transaction fails. */
+#define KDB_TC_HANDLER(name, on_failure)                                                               \
+	KDB_HANDLER_COUNTS(name);                                                                      \
+	static __always_inline int name##_body(struct kdb_proc *p, struct __sk_buff *skb, int *verdict); \
+	SEC("tc") int name(struct __sk_buff *skb)                                                      \
+	{                                                                                              \
+		return KDB_HANDLER_RUN(name, KDB_TC_PASS, on_failure, name##_body(&p_, skb, &chosen_)); \
+	}                                                                                              \
+	static __always_inline int name##_body(struct kdb_proc *p, struct __sk_buff *skb, int *verdict)
+
+/* Defines a handler of packets that an interface has received. Drivers that support XDP call it before the packet has a buffer. */
+#define KDB_XDP_HANDLER(name, on_failure)                                                              \
+	KDB_HANDLER_COUNTS(name);                                                                      \
+	static __always_inline int name##_body(struct kdb_proc *p, struct xdp_md *xdp, int *verdict);  \
+	SEC("xdp") int name(struct xdp_md *xdp)                                                        \
+	{                                                                                              \
+		return KDB_HANDLER_RUN(name, KDB_XDP_PASS, on_failure, name##_body(&p_, xdp, &chosen_)); \
+	}                                                                                              \
+	static __always_inline int name##_body(struct kdb_proc *p, struct xdp_md *xdp, int *verdict)
+
+/*
+ * Defines a handler of a tracepoint. `args` are the tracepoint's arguments, which TP_PROTO names in the kernel's source. A pointer to a
+ * structure can be read through: declare the structure with the fields that the body needs and with
+ * __attribute__((preserve_access_index)), and convert the argument to it.
+ */
+#define KDB_TRACEPOINT_HANDLER(name, event)                                                            \
+	KDB_HANDLER_COUNTS(name);                                                                      \
+	static __always_inline int name##_body(struct kdb_proc *p, unsigned long long *args);          \
+	SEC("tp_btf/" #event) int name(unsigned long long *args)                                       \
+	{                                                                                              \
+		if (kdb_in_nmi()) {                                                                    \
+			__u32 zero = 0;                                                                \
+			struct kdb_handler *handler = bpf_map_lookup_elem(&name##_handler, &zero);     \
+			if (handler)                                                                   \
+				kdb_handler_count(handler, KDB_HANDLER_NESTED, 0);                     \
+			return 0;                                                                      \
+		}                                                                                      \
+		KDB_HANDLER_RUN(name, 0, 0, name##_body(&p_, args));                                   \
+		return 0;                                                                              \
+	}                                                                                              \
+	static __always_inline int name##_body(struct kdb_proc *p, unsigned long long *args)
+
+/* A handler's timer. The kernel stops it when the last descriptor of its map is closed. */
+struct kdb_handler_timer {
+	struct bpf_timer timer;
+	__u64 interval_ns;        /* 0 = it is being stopped */
+};
+
+#define KDB_CLOCK_MONOTONIC 1
+
+/* Defines a handler that runs again and again, in the kernel's timer interrupt. It is attached with the time from the end of one run to
+ * the next one. */
+#define KDB_TIMER_HANDLER(name)                                                                        \
+	KDB_HANDLER_COUNTS(name);                                                                      \
+	struct {                                                                                       \
+		__uint(type, BPF_MAP_TYPE_ARRAY);                                                      \
+		__uint(max_entries, 1);                                                                \
+		__type(key, __u32);                                                                    \
+		__type(value, struct kdb_handler_timer);                                               \
+	} name##_timer SEC(".maps");                                                                   \
+	static __always_inline int name##_body(struct kdb_proc *p);                                    \
+	static int name##_expired(void *map, __u32 *key, struct kdb_handler_timer *timer)              \
+	{                                                                                              \
+		__u64 interval;                                                                        \
+		KDB_HANDLER_RUN(name, 0, 0, name##_body(&p_));                                         \
+		interval = READ_ONCE(timer->interval_ns);                                              \
+		if (interval)                                                                          \
+			bpf_timer_start(&timer->timer, interval, 0);                                   \
+		return 0;                                                                              \
+	}                                                                                              \
+	SEC("syscall") int name(struct kdb_timer_arguments *arguments)                                 \
+	{                                                                                              \
+		__u32 zero = 0;                                                                        \
+		struct kdb_handler_timer *timer = bpf_map_lookup_elem(&name##_timer, &zero);           \
+		__u64 interval = arguments->interval_ns;                                               \
+		USE_ARENA();                                                                           \
+		if (!timer)                                                                            \
+			return 1;                                                                      \
+		WRITE_ONCE(timer->interval_ns, interval);                                              \
+		if (!interval) {                                                                       \
+			bpf_timer_cancel(&timer->timer);                                               \
+			return 0;                                                                      \
+		}                                                                                      \
+		/* It fails if the timer was in use before, which does no harm. */                     \
+		bpf_timer_init(&timer->timer, &name##_timer, KDB_CLOCK_MONOTONIC);                     \
+		if (bpf_timer_set_callback(&timer->timer, name##_expired))                             \
+			return 1;                                                                      \
+		return bpf_timer_start(&timer->timer, interval, 0) != 0;                               \
+	}                                                                                              \
+	static __always_inline int name##_body(struct kdb_proc *p)
+
+#endif

@@ -1,0 +1,277 @@
+//! Handlers: transactions at packets, tracepoints and timers; their failures and counts; libraries that come and go.
+
+mod common;
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use bedplate_kerneldb::limits::HANDLER_ATTEMPTS;
+use bedplate_kerneldb::{Config, Database, Error, HandlerCounts, HandlerTarget, Session, SetOptions, sdk};
+use common::{can_run, has_arenas, small};
+
+const PASS: i32 = -1;
+const DROP: i32 = 2;
+
+/// Compiles some of the handlers of `libraries/handlers.bpf.c` as users compile theirs.
+fn compiled(names: &[&str]) -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    sdk::write_headers(folder.path()).unwrap();
+    let object = folder.path().join("handlers.o");
+    let source = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/libraries/handlers.bpf.c"));
+    let mut compiler = sdk::compiler(folder.path(), source, &object).unwrap();
+    compiler.args(names.iter().map(|name| format!("-DWITH_{name}")));
+    let output = compiler.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    std::fs::read(object).unwrap()
+}
+
+fn loaded(names: &[&str]) -> Option<Database> {
+    if !can_run() || !has_arenas() {
+        return None;
+    }
+    let database = Database::create(small()).unwrap();
+    let mut loaded = database.load_library("handlers", &compiled(names), false).unwrap();
+    let mut wanted = [names, &["handler_reset"]].concat();
+    (loaded.sort(), wanted.sort());
+    assert_eq!(loaded, wanted);
+    Some(database)
+}
+
+fn target(text: &str) -> HandlerTarget {
+    text.parse().unwrap()
+}
+
+fn counts(database: &Database, name: &str) -> HandlerCounts {
+    database.handlers().unwrap().into_iter().find(|handler| handler.name == name).unwrap().counts
+}
+
+fn number(session: &mut Session, key: &str) -> u64 {
+    let value = session.get(key.as_bytes()).unwrap();
+    value.map_or(0, |value| String::from_utf8(value.data).unwrap().parse().unwrap())
+}
+
+/// A packet with this first byte.
+fn packet(first: u8) -> [u8; 64] {
+    let mut packet = [0; 64];
+    packet[0] = first;
+    packet
+}
+
+/// Waits, for at most half a minute.
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(30), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_packet_runs_a_transaction_and_gets_its_verdict() {
+    let Some(database) = loaded(&["tc_count", "tc_lenient", "xdp_count"]) else { return };
+    let mut session = database.session().unwrap();
+    assert_eq!(database.run_handler("tc_count", &packet(4), 1).unwrap().0, PASS);
+    assert_eq!(database.run_handler("tc_count", &packet(5), 3).unwrap().0, DROP);
+    assert_eq!(database.run_handler("xdp_count", &packet(0), 7).unwrap().0, 2, "XDP_PASS");
+    assert_eq!(
+        (number(&mut session, "tc:4"), number(&mut session, "tc:5"), number(&mut session, "xdp:packets")),
+        (1, 3, 7)
+    );
+    let expected = HandlerCounts { runs: 4, committed: 4, ..HandlerCounts::default() };
+    assert_eq!(counts(&database, "tc_count"), expected);
+    // A refusal has no effect on the database, and the verdict that the handler has set.
+    assert_eq!(database.run_handler("tc_lenient", &packet(255), 2).unwrap().0, DROP);
+    assert_eq!(number(&mut session, "tc:255"), 0);
+    let expected = HandlerCounts { runs: 2, refused: 2, ..HandlerCounts::default() };
+    assert_eq!(counts(&database, "tc_lenient"), expected);
+    database.verify().unwrap();
+}
+
+#[test]
+fn a_failure_is_counted_and_has_the_verdict_of_the_authors_choice() {
+    let Some(database) = loaded(&["tc_count", "tc_lenient", "tc_greedy"]) else { return };
+    let mut client = database.session().unwrap();
+    client.begin().unwrap();
+    client.set(b"tc:0", b"17", SetOptions::default()).unwrap();
+    assert_eq!(database.run_handler("tc_count", &packet(0), 1).unwrap().0, DROP);
+    assert_eq!(database.run_handler("tc_lenient", &packet(0), 1).unwrap().0, PASS);
+    for name in ["tc_count", "tc_lenient"] {
+        let expected = HandlerCounts {
+            runs: 1,
+            failed: 1,
+            retries: u64::from(HANDLER_ATTEMPTS) - 1,
+            last_error: Some(Error::Conflict.to_string()),
+            ..HandlerCounts::default()
+        };
+        assert_eq!(counts(&database, name), expected);
+    }
+    client.commit().unwrap();
+    // The next packet has a transaction again.
+    assert_eq!(database.run_handler("tc_count", &packet(0), 1).unwrap().0, PASS);
+    assert_eq!(number(&mut client, "tc:0"), 18);
+    // A transaction that is too large fails as a whole.
+    assert_eq!(database.run_handler("tc_greedy", &packet(0), 1).unwrap().0, DROP);
+    assert_eq!(counts(&database, "tc_greedy").last_error, Some(Error::TooManyLocks.to_string()));
+    assert_eq!(client.get(b"greedy:0").unwrap(), None);
+    // A value that is not a number is a refusal.
+    client.set(b"tc:0", b"many", SetOptions::default()).unwrap();
+    assert_eq!(database.run_handler("tc_count", &packet(0), 1).unwrap().0, PASS);
+    assert_eq!(counts(&database, "tc_count").refused, 1);
+    database.verify().unwrap();
+}
+
+#[test]
+fn packets_on_all_processors_and_clients_lose_no_count() {
+    let Some(database) = loaded(&["tc_count"]) else { return };
+    let rounds = 300;
+    let added: u64 = std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                for _ in 0..rounds {
+                    database.run_handler("tc_count", &packet(2), 20).unwrap();
+                }
+            });
+        }
+        let client = scope.spawn(|| {
+            let mut session = database.session().unwrap();
+            (0..rounds).fold(0, |added, _| {
+                let done: Result<(), Error> = (|| {
+                    session.begin()?;
+                    let before = number_in(&mut session, b"tc:2")?;
+                    session.set(b"tc:2", (before + 1).to_string().as_bytes(), SetOptions::default())?;
+                    session.commit().map(drop)
+                })();
+                if done.is_err() {
+                    session.rollback().unwrap();
+                }
+                added + u64::from(done.is_ok())
+            })
+        });
+        client.join().unwrap()
+    });
+    let counts = counts(&database, "tc_count");
+    assert_eq!((counts.runs, counts.committed + counts.failed), (3 * 20 * rounds, counts.runs));
+    assert!(counts.committed > 0 && counts.nested == 0, "{counts:?}");
+    assert_eq!(number(&mut database.session().unwrap(), "tc:2"), counts.committed + added);
+    database.verify().unwrap();
+}
+
+fn number_in(session: &mut Session, key: &[u8]) -> Result<u64, Error> {
+    Ok(session.get(key)?.map_or(0, |value| String::from_utf8(value.data).unwrap().parse().unwrap()))
+}
+
+#[test]
+fn a_tracepoint_runs_a_transaction() {
+    let Some(database) = loaded(&["exec_count"]) else { return };
+    let mut session = database.session().unwrap();
+    database.attach_handler("exec_count", &target("tracepoint:sched_process_exec")).unwrap();
+    // Nobody else starts programs as this user.
+    let user = 54_321;
+    let run = |program: &str| assert!(Command::new(program).uid(user).status().unwrap().success());
+    (0..20).for_each(|_| run("/bin/true"));
+    let count = number(&mut session, &format!("exec:{user}"));
+    let all = counts(&database, "exec_count");
+    assert!(count == 20 || all.failed > 0, "{count} {all:?}");
+    let last = session.get(format!("exec:{user}:last").as_bytes()).unwrap().unwrap().data;
+    let last = String::from_utf8(last).unwrap();
+    assert!(last.starts_with("pid ") && last.ends_with(" /bin/true"), "{last}");
+    database.detach_handler("exec_count", &target("tracepoint:sched_process_exec")).unwrap();
+    run("/bin/true");
+    assert_eq!(number(&mut session, &format!("exec:{user}")), count);
+}
+
+#[test]
+fn a_timer_runs_transactions_until_it_is_detached() {
+    let Some(database) = loaded(&["tick"]) else { return };
+    let mut session = database.session().unwrap();
+    let timer = target("timer:2ms");
+    for _ in 0..2 {
+        let before = number(&mut session, "ticks");
+        database.attach_handler("tick", &timer).unwrap();
+        let again = database.attach_handler("tick", &target("timer:3ms")).unwrap_err().to_string();
+        assert!(again.contains("one timer"), "{again}");
+        until("the timer runs", || number(&mut session, "ticks") > before + 3);
+        database.detach_handler("tick", &timer).unwrap();
+        let after = number(&mut session, "ticks");
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(number(&mut session, "ticks"), after);
+    }
+    // The end of the library is the end of the timer.
+    database.attach_handler("tick", &timer).unwrap();
+    assert!(database.unload_library("handlers"));
+    let after = number(&mut session, "ticks");
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(number(&mut session, "ticks"), after);
+}
+
+/// An event inside of a handler neither waits for ever nor disturbs the transaction that it has interrupted.
+#[test]
+fn an_event_inside_of_a_handler_fails() {
+    let Some(database) = loaded(&["nested_outer", "nested_inner"]) else { return };
+    let mut session = database.session().unwrap();
+    database.attach_handler("nested_inner", &target("tracepoint:bpf_trace_printk")).unwrap();
+    assert_eq!(database.run_handler("nested_outer", &packet(0), 5).unwrap().0, PASS);
+    let (outer, inner) = (counts(&database, "nested_outer"), counts(&database, "nested_inner"));
+    assert_eq!((outer.committed, outer.failed), (5, 0));
+    // Others may print as well, outside of handlers.
+    assert!(inner.nested >= 5 && inner.failed == inner.nested, "{inner:?}");
+    assert_eq!(number(&mut session, "outer"), 5);
+    assert_eq!(number(&mut session, "inner"), inner.committed);
+    database.verify().unwrap();
+}
+
+#[test]
+fn handlers_come_and_go_with_their_library() {
+    let Some(database) = loaded(&["exec_count", "tick", "tc_count"]) else { return };
+    let library = compiled(&["exec_count", "tick", "tc_count"]);
+    let exec = target("tracepoint:sched_process_exec");
+    database.attach_handler("exec_count", &exec).unwrap();
+    database.attach_handler("tick", &target("timer:2ms")).unwrap();
+    let targets = |name: &str| {
+        let handlers = database.handlers().unwrap();
+        handlers.into_iter().find(|handler| handler.name == name).map(|handler| handler.targets)
+    };
+    // The new handlers take the old ones' places, and count from 0.
+    database.load_library("handlers", &library, true).unwrap();
+    assert_eq!(targets("exec_count"), Some(vec![exec.clone()]));
+    assert_eq!(targets("tick"), Some(vec![target("timer:2ms")]));
+    until("the new timer runs", || counts(&database, "tick").committed > 1);
+    assert!(Command::new("/bin/true").status().unwrap().success());
+    assert!(counts(&database, "exec_count").runs > 0);
+    // Another library cannot have the same names, and the map of buffers is one for all libraries.
+    let error = database.load_library("other", &library, false).unwrap_err().to_string();
+    assert!(error.contains("in the library handlers already"), "{error}");
+    database.detach_handlers();
+    assert_eq!(targets("exec_count"), Some(Vec::new()));
+    assert!(database.unload_library("handlers"));
+    assert!(database.handlers().unwrap().is_empty() && database.procedures().is_empty());
+    database.load_library("other", &library, false).unwrap();
+    assert_eq!(database.run_handler("tc_count", &packet(8), 1).unwrap().0, PASS);
+}
+
+#[test]
+fn mistakes_are_errors_of_one_line() {
+    let Some(database) = loaded(&["exec_count", "tick", "tc_count"]) else { return };
+    let attach =
+        |name: &str, text: &str| database.attach_handler(name, &target(text)).unwrap_err().to_string();
+    assert_eq!(attach("nothing", "xdp:lo"), "there is no handler nothing");
+    assert_eq!(attach("tc_count", "xdp:lo"), "a handler of tc cannot be attached to xdp:lo");
+    assert_eq!(
+        attach("exec_count", "tracepoint:sched_switch"),
+        "a handler of tracepoint:sched_process_exec cannot be attached to tracepoint:sched_switch"
+    );
+    assert_eq!(attach("tc_count", "tc:bedplate-none/egress"), "there is no network interface bedplate-none");
+    let exec = target("tracepoint:sched_process_exec");
+    database.attach_handler("exec_count", &exec).unwrap();
+    assert!(attach("exec_count", "tracepoint:sched_process_exec").contains("already"));
+    database.detach_handler("exec_count", &exec).unwrap();
+    let error = database.detach_handler("exec_count", &exec).unwrap_err().to_string();
+    assert_eq!(error, "exec_count is not attached to tracepoint:sched_process_exec");
+    assert!(matches!(database.run_handler("tick", &packet(0), 1), Err(Error::Library(_))));
+    assert!(matches!(database.run_handler("tc_count", &[0; 4], 1), Err(Error::Io { .. })));
+    let several = Database::create(Config { partitions: 2, memory_bytes: 64 << 20, ..small() }).unwrap();
+    let error = several.load_library("handlers", &compiled(&["tick"]), false).unwrap_err().to_string();
+    assert!(error.contains("one partition"), "{error}");
+}
