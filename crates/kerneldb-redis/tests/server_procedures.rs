@@ -321,6 +321,9 @@ fn clients_load_procedures_only_where_they_may() {
     let refused = client.lines(1).remove(0);
     assert!(refused.starts_with("-ERR clients may not load procedures"), "{refused}");
     client.ask("PROC LIST", "*0");
+    client.send(&words("PROC ATTACH count timer:1s"));
+    let refused = client.lines(1).remove(0);
+    assert!(refused.starts_with("-ERR clients may not load procedures or attach handlers"), "{refused}");
     drop(client);
     running.finish();
 
@@ -333,6 +336,10 @@ fn clients_load_procedures_only_where_they_may() {
     };
     error(&mut client, "PROC LOAD /nowhere/x.o", "cannot read /nowhere/x.o");
     error(&mut client, "PROC LOAD", "wrong number of arguments");
+    error(&mut client, "PROC ATTACH count", "wrong number of arguments");
+    error(&mut client, "PROC ATTACH count timer", "timer is not an event");
+    error(&mut client, "PROC ATTACH count timer:1s", "there is no handler count");
+    error(&mut client, "PROC DETACH count timer:1s", "there is no handler count");
     client.ask("PROC UNLOAD accounts", "-ERR there is no library accounts");
     error(&mut client, &format!("PROC LOAD {}", folder.path().display()), "it is not a regular file");
     let pipe = folder.path().join("pipe.o");

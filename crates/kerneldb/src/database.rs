@@ -73,20 +73,24 @@ impl Database {
     }
 
     /// Loads a library: a compiled object with procedures (`bedplate/procedure.h`), which sessions then call by name
-    /// ([`Session::call`]), and with handlers (`bedplate/handler.h`), which can be attached ([`Database::attach_handler`]). Returns the names
-    /// of both. Handlers that a replaced library has had are detached; new ones of the same names take their places. With `replace`, the library of the same name is replaced as a whole if there is one;
-    /// calls that run are not affected.
+    /// ([`Session::call`]), and with handlers (`bedplate/handler.h`), which can be attached ([`Database::attach_handler`]). Returns
+    /// the names of both.
+    ///
+    /// With `replace`, the library of the same name is replaced as a whole if there is one. Calls that run are not affected. New
+    /// handlers take the places of those of the same names, and other handlers are detached.
     ///
     /// # Errors
     ///
-    /// [`Error::Library`] if the object has neither procedure nor handler, has handlers and the database several partitions, was compiled with the headers of another version, or is refused by the
-    /// kernel; if one of its procedures is in another library; if the library is loaded already and not to be replaced; or at a limit
-    /// ([`crate::limits::PROCEDURES_MAX`], [`crate::limits::LIBRARY_BYTES_MAX`]). An error changes nothing.
+    /// [`Error::Library`] if the object has neither procedures nor handlers, if it has handlers and the database has several
+    /// partitions, if it was compiled with the headers of another version, or if the kernel refuses it; if one of its procedures or
+    /// handlers is in another library; if the library is loaded already and not to be replaced; or at a limit
+    /// ([`crate::limits::PROCEDURES_MAX`], [`crate::limits::HANDLERS_MAX`], [`crate::limits::LIBRARY_BYTES_MAX`]). An error changes
+    /// nothing.
     pub fn load_library(&self, library: &str, elf: &[u8], replace: bool) -> Result<Vec<String>> {
         session::load_library(&self.engine, library, elf, replace, || Ok(()))
     }
 
-    /// Removes a library; false if there is none. Calls that run end normally.
+    /// Removes a library and detaches its handlers; false if there is none. Calls that run end normally.
     ///
     /// # Errors
     ///
@@ -122,13 +126,13 @@ impl Database {
         self.engine.connection_calls.release_server();
     }
 
-    /// Attaches a handler to an event of the kernel. From now on each such event runs the handler, in a transaction of its own, until
-    /// [`Database::detach_handler`], until the handler's library is removed, or until the process ends.
+    /// Attaches a handler to an event of the kernel. From now on each such event runs the handler, in a transaction of its own,
+    /// until [`Database::detach_handler`], until the handler's library is removed, or until the process ends.
     ///
     /// # Errors
     ///
-    /// [`Error::Library`] if there is no such handler or network interface, if the handler is for other events, if it is attached to this
-    /// event already, or at [`crate::limits::HANDLER_TARGETS_MAX`]; [`Error::Io`] if the kernel refuses.
+    /// [`Error::Library`] if there is no such handler or network interface, if the handler is for other events, if it is attached
+    /// to this event already, or at [`crate::limits::HANDLER_TARGETS_MAX`]; [`Error::Io`] if the kernel refuses.
     pub fn attach_handler(&self, name: &str, target: &HandlerTarget) -> Result<()> {
         self.engine.handlers.attach(name, target)
     }
@@ -156,13 +160,13 @@ impl Database {
         session::list_handlers(&self.engine)
     }
 
-    /// Runs a handler of packets (tc or XDP) for a packet that was not received, `repeat` times, whether it is attached or not. Each run is a
-    /// transaction that is committed. Returns the last verdict and the average duration of a run.
+    /// Runs a handler of packets (tc or XDP) for a packet that was not received, `repeat` times, whether it is attached or not.
+    /// Each run is a transaction that is committed. Returns the last verdict and the average duration of a run.
     ///
     /// # Errors
     ///
-    /// [`Error::Library`] if there is no such handler, or if it is not for packets; [`Error::Io`] if the kernel refuses the packet, for
-    /// instance one that is shorter than an Ethernet header.
+    /// [`Error::Library`] if there is no such handler, or if it is not for packets; [`Error::Io`] if the kernel refuses the
+    /// packet, for instance one that is shorter than an Ethernet header.
     pub fn run_handler(&self, name: &str, packet: &[u8], repeat: u32) -> Result<(i32, Duration)> {
         session::run_handler(&self.engine, name, packet, repeat)
     }

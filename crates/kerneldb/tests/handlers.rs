@@ -2,9 +2,11 @@
 
 mod common;
 
+use std::net::UdpSocket;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use bedplate_kerneldb::limits::HANDLER_ATTEMPTS;
@@ -34,9 +36,19 @@ fn loaded(names: &[&str]) -> Option<Database> {
     let database = Database::create(small()).unwrap();
     let mut loaded = database.load_library("handlers", &compiled(names), false).unwrap();
     let mut wanted = [names, &["handler_reset"]].concat();
-    (loaded.sort(), wanted.sort());
+    loaded.sort();
+    wanted.sort();
     assert_eq!(loaded, wanted);
     Some(database)
+}
+
+/// A database for one test after the other, because creating one and loading all handlers takes seconds.
+fn shared() -> Option<MutexGuard<'static, Database>> {
+    static SHARED: OnceLock<Option<Mutex<Database>>> = OnceLock::new();
+    let names =
+        ["tc_count", "tc_lenient", "tc_greedy", "xdp_count", "exec_count", "nested_outer", "nested_inner"];
+    let database = SHARED.get_or_init(|| loaded(&names).map(Mutex::new));
+    database.as_ref().map(|database| database.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 fn target(text: &str) -> HandlerTarget {
@@ -45,6 +57,20 @@ fn target(text: &str) -> HandlerTarget {
 
 fn counts(database: &Database, name: &str) -> HandlerCounts {
     database.handlers().unwrap().into_iter().find(|handler| handler.name == name).unwrap().counts
+}
+
+/// The counts since an earlier time.
+fn counts_since(before: &HandlerCounts, database: &Database, name: &str) -> HandlerCounts {
+    let now = counts(database, name);
+    HandlerCounts {
+        runs: now.runs - before.runs,
+        committed: now.committed - before.committed,
+        refused: now.refused - before.refused,
+        failed: now.failed - before.failed,
+        nested: now.nested - before.nested,
+        retries: now.retries - before.retries,
+        last_error: now.last_error,
+    }
 }
 
 fn number(session: &mut Session, key: &str) -> u64 {
@@ -70,8 +96,9 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 
 #[test]
 fn a_packet_runs_a_transaction_and_gets_its_verdict() {
-    let Some(database) = loaded(&["tc_count", "tc_lenient", "xdp_count"]) else { return };
+    let Some(database) = shared() else { return };
     let mut session = database.session().unwrap();
+    let (before, lenient_before) = (counts(&database, "tc_count"), counts(&database, "tc_lenient"));
     assert_eq!(database.run_handler("tc_count", &packet(4), 1).unwrap().0, PASS);
     assert_eq!(database.run_handler("tc_count", &packet(5), 3).unwrap().0, DROP);
     assert_eq!(database.run_handler("xdp_count", &packet(0), 7).unwrap().0, 2, "XDP_PASS");
@@ -79,25 +106,36 @@ fn a_packet_runs_a_transaction_and_gets_its_verdict() {
         (number(&mut session, "tc:4"), number(&mut session, "tc:5"), number(&mut session, "xdp:packets")),
         (1, 3, 7)
     );
-    let expected = HandlerCounts { runs: 4, committed: 4, ..HandlerCounts::default() };
-    assert_eq!(counts(&database, "tc_count"), expected);
+    let expected = HandlerCounts {
+        runs: 4,
+        committed: 4,
+        last_error: before.last_error.clone(),
+        ..HandlerCounts::default()
+    };
+    assert_eq!(counts_since(&before, &database, "tc_count"), expected);
     // A refusal has no effect on the database, and the verdict that the handler has set.
     assert_eq!(database.run_handler("tc_lenient", &packet(255), 2).unwrap().0, DROP);
     assert_eq!(number(&mut session, "tc:255"), 0);
-    let expected = HandlerCounts { runs: 2, refused: 2, ..HandlerCounts::default() };
-    assert_eq!(counts(&database, "tc_lenient"), expected);
+    let expected = HandlerCounts {
+        runs: 2,
+        refused: 2,
+        last_error: lenient_before.last_error.clone(),
+        ..HandlerCounts::default()
+    };
+    assert_eq!(counts_since(&lenient_before, &database, "tc_lenient"), expected);
     database.verify().unwrap();
 }
 
 #[test]
 fn a_failure_is_counted_and_has_the_verdict_of_the_authors_choice() {
-    let Some(database) = loaded(&["tc_count", "tc_lenient", "tc_greedy"]) else { return };
+    let Some(database) = shared() else { return };
     let mut client = database.session().unwrap();
+    let before = ["tc_count", "tc_lenient"].map(|name| (name, counts(&database, name)));
     client.begin().unwrap();
     client.set(b"tc:0", b"17", SetOptions::default()).unwrap();
     assert_eq!(database.run_handler("tc_count", &packet(0), 1).unwrap().0, DROP);
     assert_eq!(database.run_handler("tc_lenient", &packet(0), 1).unwrap().0, PASS);
-    for name in ["tc_count", "tc_lenient"] {
+    for (name, before) in &before {
         let expected = HandlerCounts {
             runs: 1,
             failed: 1,
@@ -105,7 +143,7 @@ fn a_failure_is_counted_and_has_the_verdict_of_the_authors_choice() {
             last_error: Some(Error::Conflict.to_string()),
             ..HandlerCounts::default()
         };
-        assert_eq!(counts(&database, name), expected);
+        assert_eq!(counts_since(before, &database, name), expected);
     }
     client.commit().unwrap();
     // The next packet has a transaction again.
@@ -118,14 +156,16 @@ fn a_failure_is_counted_and_has_the_verdict_of_the_authors_choice() {
     // A value that is not a number is a refusal.
     client.set(b"tc:0", b"many", SetOptions::default()).unwrap();
     assert_eq!(database.run_handler("tc_count", &packet(0), 1).unwrap().0, PASS);
-    assert_eq!(counts(&database, "tc_count").refused, 1);
+    assert_eq!(counts_since(&before[0].1, &database, "tc_count").refused, 1);
     database.verify().unwrap();
 }
 
 #[test]
 fn packets_on_all_processors_and_clients_lose_no_count() {
-    let Some(database) = loaded(&["tc_count"]) else { return };
+    let Some(database) = shared() else { return };
     let rounds = 300;
+    let before = counts(&database, "tc_count");
+    let database = &*database;
     let added: u64 = std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
@@ -151,7 +191,7 @@ fn packets_on_all_processors_and_clients_lose_no_count() {
         });
         client.join().unwrap()
     });
-    let counts = counts(&database, "tc_count");
+    let counts = counts_since(&before, database, "tc_count");
     assert_eq!((counts.runs, counts.committed + counts.failed), (3 * 20 * rounds, counts.runs));
     assert!(counts.committed > 0 && counts.nested == 0, "{counts:?}");
     assert_eq!(number(&mut database.session().unwrap(), "tc:2"), counts.committed + added);
@@ -164,11 +204,11 @@ fn number_in(session: &mut Session, key: &[u8]) -> Result<u64, Error> {
 
 #[test]
 fn a_tracepoint_runs_a_transaction() {
-    let Some(database) = loaded(&["exec_count"]) else { return };
+    let Some(database) = shared() else { return };
     let mut session = database.session().unwrap();
     database.attach_handler("exec_count", &target("tracepoint:sched_process_exec")).unwrap();
     // Nobody else starts programs as this user.
-    let user = 54_321;
+    let user = 2_000_000 + std::process::id();
     let run = |program: &str| assert!(Command::new(program).uid(user).status().unwrap().success());
     (0..20).for_each(|_| run("/bin/true"));
     let count = number(&mut session, &format!("exec:{user}"));
@@ -180,36 +220,13 @@ fn a_tracepoint_runs_a_transaction() {
     database.detach_handler("exec_count", &target("tracepoint:sched_process_exec")).unwrap();
     run("/bin/true");
     assert_eq!(number(&mut session, &format!("exec:{user}")), count);
-}
-
-#[test]
-fn a_timer_runs_transactions_until_it_is_detached() {
-    let Some(database) = loaded(&["tick"]) else { return };
-    let mut session = database.session().unwrap();
-    let timer = target("timer:2ms");
-    for _ in 0..2 {
-        let before = number(&mut session, "ticks");
-        database.attach_handler("tick", &timer).unwrap();
-        let again = database.attach_handler("tick", &target("timer:3ms")).unwrap_err().to_string();
-        assert!(again.contains("one timer"), "{again}");
-        until("the timer runs", || number(&mut session, "ticks") > before + 3);
-        database.detach_handler("tick", &timer).unwrap();
-        let after = number(&mut session, "ticks");
-        std::thread::sleep(Duration::from_millis(50));
-        assert_eq!(number(&mut session, "ticks"), after);
-    }
-    // The end of the library is the end of the timer.
-    database.attach_handler("tick", &timer).unwrap();
-    assert!(database.unload_library("handlers"));
-    let after = number(&mut session, "ticks");
-    std::thread::sleep(Duration::from_millis(50));
-    assert_eq!(number(&mut session, "ticks"), after);
+    database.wait_for_programs().unwrap();
 }
 
 /// An event inside of a handler neither waits for ever nor disturbs the transaction that it has interrupted.
 #[test]
 fn an_event_inside_of_a_handler_fails() {
-    let Some(database) = loaded(&["nested_outer", "nested_inner"]) else { return };
+    let Some(database) = shared() else { return };
     let mut session = database.session().unwrap();
     database.attach_handler("nested_inner", &target("tracepoint:bpf_trace_printk")).unwrap();
     assert_eq!(database.run_handler("nested_outer", &packet(0), 5).unwrap().0, PASS);
@@ -218,17 +235,96 @@ fn an_event_inside_of_a_handler_fails() {
     // Others may print as well, outside of handlers.
     assert!(inner.nested >= 5 && inner.failed == inner.nested, "{inner:?}");
     assert_eq!(number(&mut session, "outer"), 5);
-    assert_eq!(number(&mut session, "inner"), inner.committed);
+    database.detach_handler("nested_inner", &target("tracepoint:bpf_trace_printk")).unwrap();
+    database.wait_for_programs().unwrap();
+    assert_eq!(number(&mut session, "inner"), counts(&database, "nested_inner").committed);
+    database.verify().unwrap();
+}
+
+/// A pair of connected interfaces, which is removed at the end.
+struct Interfaces(String);
+
+impl Interfaces {
+    fn new(address: &str) -> Interfaces {
+        let name = format!("bh{}", std::process::id());
+        let interfaces = Interfaces(name.clone());
+        for words in [
+            format!("link add {name} type veth peer name {name}p"),
+            format!("addr add {address}/24 dev {name}"),
+            format!("link set {name} up"),
+            format!("link set {name}p up"),
+        ] {
+            let done = Command::new("ip").args(words.split(' ')).output().unwrap();
+            assert!(done.status.success(), "ip {words}: {}", String::from_utf8_lossy(&done.stderr));
+        }
+        interfaces
+    }
+}
+
+impl Drop for Interfaces {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["link", "del", &self.0]).status();
+    }
+}
+
+#[test]
+fn packets_of_an_interface_run_transactions() {
+    let Some(database) = shared() else { return };
+    let net = format!("198.19.{}", std::process::id() % 256);
+    let interfaces = Interfaces::new(&format!("{net}.1"));
+    let (here, peer) = (&interfaces.0, format!("{}p", interfaces.0));
+    // Nobody has the address, so the kernel asks for it on the wire.
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    let send = || drop(socket.send_to(b"packet", format!("{net}.2:9")));
+    for (handler, event) in [("xdp_count", format!("xdp:{peer}")), ("tc_count", format!("tc:{here}/egress"))]
+    {
+        let event = target(&event);
+        let before = counts(&database, handler);
+        database.attach_handler(handler, &event).unwrap();
+        until("packets are seen", || {
+            send();
+            counts_since(&before, &database, handler).committed > 0
+        });
+        if let HandlerTarget::Xdp(_) = event {
+            let other = Database::create(Config { memory_bytes: 16 << 20, ..small() }).unwrap();
+            other.load_library("handlers", &compiled(&["xdp_count"]), false).unwrap();
+            let error = other.attach_handler("xdp_count", &event).unwrap_err().to_string();
+            assert!(error.contains("cannot attach the handler: Device or resource busy"), "{error}");
+        }
+        database.detach_handler(handler, &event).unwrap();
+        database.wait_for_programs().unwrap();
+        let before = counts(&database, handler);
+        send();
+        assert_eq!(counts(&database, handler), before);
+    }
     database.verify().unwrap();
 }
 
 #[test]
 fn handlers_come_and_go_with_their_library() {
-    let Some(database) = loaded(&["exec_count", "tick", "tc_count"]) else { return };
-    let library = compiled(&["exec_count", "tick", "tc_count"]);
+    let names = ["exec_count", "tick"];
+    let Some(database) = loaded(&names) else { return };
+    let library = compiled(&names);
+    let mut session = database.session().unwrap();
+    let timer = target("timer:2ms");
+    let stands_still = |session: &mut Session| {
+        let after = number(session, "ticks");
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(number(session, "ticks"), after);
+    };
+    // A timer runs until it is detached, and can be attached again.
+    for _ in 0..2 {
+        let before = number(&mut session, "ticks");
+        database.attach_handler("tick", &timer).unwrap();
+        let again = database.attach_handler("tick", &target("timer:3ms")).unwrap_err().to_string();
+        assert!(again.contains("one timer"), "{again}");
+        until("the timer runs", || number(&mut session, "ticks") > before + 3);
+        database.detach_handler("tick", &timer).unwrap();
+        stands_still(&mut session);
+    }
     let exec = target("tracepoint:sched_process_exec");
     database.attach_handler("exec_count", &exec).unwrap();
-    database.attach_handler("tick", &target("timer:2ms")).unwrap();
+    database.attach_handler("tick", &timer).unwrap();
     let targets = |name: &str| {
         let handlers = database.handlers().unwrap();
         handlers.into_iter().find(|handler| handler.name == name).map(|handler| handler.targets)
@@ -243,17 +339,23 @@ fn handlers_come_and_go_with_their_library() {
     // Another library cannot have the same names, and the map of buffers is one for all libraries.
     let error = database.load_library("other", &library, false).unwrap_err().to_string();
     assert!(error.contains("in the library handlers already"), "{error}");
-    database.detach_handlers();
-    assert_eq!(targets("exec_count"), Some(Vec::new()));
+    // The end of the library is the end of its timer.
     assert!(database.unload_library("handlers"));
+    stands_still(&mut session);
     assert!(database.handlers().unwrap().is_empty() && database.procedures().is_empty());
     database.load_library("other", &library, false).unwrap();
-    assert_eq!(database.run_handler("tc_count", &packet(8), 1).unwrap().0, PASS);
+    // The session of each processor is free again.
+    database.attach_handler("tick", &target("timer:2ms")).unwrap();
+    until("the timer runs", || counts(&database, "tick").committed > 1);
+    database.detach_handlers();
+    assert_eq!(targets("tick"), Some(Vec::new()));
+    stands_still(&mut session);
+    database.verify().unwrap();
 }
 
 #[test]
 fn mistakes_are_errors_of_one_line() {
-    let Some(database) = loaded(&["exec_count", "tick", "tc_count"]) else { return };
+    let Some(database) = shared() else { return };
     let attach =
         |name: &str, text: &str| database.attach_handler(name, &target(text)).unwrap_err().to_string();
     assert_eq!(attach("nothing", "xdp:lo"), "there is no handler nothing");
@@ -269,7 +371,7 @@ fn mistakes_are_errors_of_one_line() {
     database.detach_handler("exec_count", &exec).unwrap();
     let error = database.detach_handler("exec_count", &exec).unwrap_err().to_string();
     assert_eq!(error, "exec_count is not attached to tracepoint:sched_process_exec");
-    assert!(matches!(database.run_handler("tick", &packet(0), 1), Err(Error::Library(_))));
+    assert!(matches!(database.run_handler("exec_count", &packet(0), 1), Err(Error::Library(_))));
     assert!(matches!(database.run_handler("tc_count", &[0; 4], 1), Err(Error::Io { .. })));
     let several = Database::create(Config { partitions: 2, memory_bytes: 64 << 20, ..small() }).unwrap();
     let error = several.load_library("handlers", &compiled(&["tick"]), false).unwrap_err().to_string();

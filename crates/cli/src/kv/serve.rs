@@ -101,12 +101,12 @@ pub struct Args {
     /// Object file with procedures (bedplate kv build-procedure), which clients then call by CALL. Can be given several times.
     #[arg(long, value_name = "FILE")]
     procedure: Vec<PathBuf>,
-    /// Run a handler of those files at each event: tc:INTERFACE/ingress, tc:INTERFACE/egress, xdp:INTERFACE, tracepoint:NAME, or
-    /// timer:INTERVAL (100ms). Can be given several times.
+    /// Run a handler of those files, or of a library in the data directory, at each event: tc:INTERFACE/ingress,
+    /// tc:INTERFACE/egress, xdp:INTERFACE, tracepoint:NAME, or timer:INTERVAL (100ms). Can be given several times.
     #[arg(long, value_name = "HANDLER=EVENT")]
     attach: Vec<Attach>,
-    /// Let clients load, replace and remove procedures (PROC). Any client can then run code in the kernel, which can read all
-    /// of its memory.
+    /// Let clients load, replace and remove procedures, and attach handlers (PROC). Any client can then run code in the kernel,
+    /// which can read all of its memory.
     #[arg(long)]
     allow_procedure_loading: bool,
     /// Start although saved data is damaged in the middle, with everything before the damage.
@@ -389,6 +389,18 @@ mod tests {
         assert_eq!(args.server().unwrap().idle_timeout, None);
         let defaults = format!("{:?}", Timeouts::default());
         assert_eq!(format!("{:?}", store.database.timeouts), defaults);
+    }
+
+    #[test]
+    fn handlers_are_attached_to_events() {
+        let attach = parse(&["--attach", "a=xdp:eth0", "--attach", "b=timer:5s"]).attach;
+        let texts: Vec<_> =
+            attach.iter().map(|attach| format!("{}={}", attach.handler, attach.event)).collect();
+        assert_eq!(texts, ["a=xdp:eth0", "b=timer:5000ms"]);
+        for (wrong, reason) in [("a", "write HANDLER=EVENT"), ("a=eth0", "eth0 is not an event")] {
+            let error = Line::try_parse_from(["serve", "--attach", wrong]).err().unwrap().to_string();
+            assert!(error.contains(reason), "{error}");
+        }
     }
 
     #[test]

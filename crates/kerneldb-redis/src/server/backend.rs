@@ -209,11 +209,9 @@ impl Services for Backend {
             return Err(Self::no_data_dir());
         }
         if !self.procedure_loading && task.changes_procedures() {
-            return Err(
-                "ERR clients may not load procedures: start the server with --allow-procedure-loading, or \
-                        with --procedure FILE"
-                    .into(),
-            );
+            return Err("ERR clients may not load procedures or attach handlers: start the server with \
+                        --allow-procedure-loading, or with --procedure FILE and --attach HANDLER=EVENT"
+                .into());
         }
         self.tasks.submit(task)
     }

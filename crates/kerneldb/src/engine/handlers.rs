@@ -348,9 +348,7 @@ impl Handlers {
         if handler.attached.iter().any(|(other, _)| other == target) {
             return Err(Error::Library(format!("{name} is attached to {target} already")));
         }
-        if handler.attached.len() >= HANDLER_TARGETS_MAX {
-            return Err(Error::Library(format!("a handler has at most {HANDLER_TARGETS_MAX} events")));
-        }
+        check_room(handler.attached.len())?;
         handler.attach(target)
     }
 
@@ -367,6 +365,14 @@ impl Handlers {
     }
 }
 
+/// Whether a handler with this number of events can have another one.
+fn check_room(events: usize) -> Result<()> {
+    match events < HANDLER_TARGETS_MAX {
+        true => Ok(()),
+        false => Err(Error::Library(format!("a handler has at most {HANDLER_TARGETS_MAX} events"))),
+    }
+}
+
 fn missing(name: &str) -> Error {
     Error::Library(format!("there is no handler {}", name.chars().take(128).collect::<String>()))
 }
@@ -374,6 +380,16 @@ fn missing(name: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_past_each_limit_is_refused() {
+        let handlers = Handlers::new(2);
+        let names: Vec<String> = (0..=HANDLERS_MAX).map(|i| format!("h{i}")).collect();
+        handlers.check("a", names[1..].iter()).unwrap();
+        assert!(handlers.check("a", names.iter()).unwrap_err().to_string().contains("more than 256"));
+        check_room(HANDLER_TARGETS_MAX - 1).unwrap();
+        assert!(check_room(HANDLER_TARGETS_MAX).unwrap_err().to_string().contains("at most 64"));
+    }
 
     #[test]
     fn the_text_of_an_event_is_parsed_and_printed() {

@@ -73,8 +73,8 @@ struct {
 
 #define KDB_EOPNOTSUPP 95
 
-/* Whether this processor is in a non-maskable interrupt. No helper says so. But bpf_timer_start() is not supported there, which it finds out
- * before it refuses these flags. */
+/* Whether this processor is in a non-maskable interrupt. No helper says so. But bpf_timer_start() is not supported there, which
+ * it finds out before it refuses these flags. */
 static __always_inline int kdb_in_nmi(void)
 {
 	__u32 zero = 0;
@@ -170,8 +170,8 @@ static __always_inline void kdb_handler_pause(__u32 attempt)
 	bpf_loop(bpf_get_prandom_u32() & ((64u << (attempt & 7)) - 1), kdb_handler_pause_step, 0, 0);
 }
 
-/* Runs `body` as a transaction. It is a call of the body with &p_, the event, and &chosen_, the verdict. The value is the verdict: `pass` or
- * what the body has set; `on_failure` after a failure. */
+/* Runs `body` as a transaction. It is a call of the body with &p_, the event, and &chosen_, the verdict. The value is the verdict:
+ * `pass` or what the body has set; `on_failure` after a failure. */
 #define KDB_HANDLER_RUN(name, pass, on_failure, body)                                                  \
 	({                                                                                             \
 		__u32 zero_ = 0, attempt_;                                                             \
