@@ -336,7 +336,7 @@ mod tests {
         let options = Options::new(Mode::Quick);
         let sides = [Side::redis(&options).unwrap(), Side::redis(&options).unwrap()];
         let plan = Plan {
-            rounds: 2,
+            rounds: 1,
             warm_up: Duration::from_millis(20),
             window: Duration::from_millis(500),
             cells: vec![Cell { connections: 1, pipeline: 1 }, Cell { connections: 20, pipeline: 16 }],
