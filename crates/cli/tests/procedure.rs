@@ -147,7 +147,8 @@ fn errors_in_the_procedure_language_name_their_places() {
 /// The manual describes the options that the command has, and no others.
 #[test]
 fn the_manual_has_the_options_of_the_command() {
-    let manual = include_str!("../../../docs/man/bedplate-kv-procedure.1").replace("\\-", "-");
+    let manual = include_str!("../../../docs/man/bedplate-kv-procedure.1");
+    let manual = manual.replace("\\-", "-").replace("\\fB", "");
     let options = |text: &str| -> BTreeSet<String> {
         let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
         words.filter(|word| word.starts_with("--") && word.len() > 2).map(str::to_owned).collect()
