@@ -340,7 +340,7 @@ fn handlers_come_and_go_with_their_library() {
     let error = database.load_library("other", &library, false).unwrap_err().to_string();
     assert!(error.contains("in the library handlers already"), "{error}");
     // The end of the library is the end of its timer.
-    assert!(database.unload_library("handlers"));
+    assert!(database.unload_library("handlers").unwrap());
     stands_still(&mut session);
     assert!(database.handlers().unwrap().is_empty() && database.procedures().is_empty());
     database.load_library("other", &library, false).unwrap();
