@@ -37,7 +37,7 @@ fn assert_thorough(summary: Summary, planned: usize) {
     assert!(transactions > planned / 3, "{summary:?}");
     assert!(summary.committed > transactions / 2, "{summary:?}");
     assert!(summary.aborted > transactions / 50, "{summary:?}");
-    assert!(summary.unknown > 0 && summary.found_committed > 0, "{summary:?}");
+    assert!(summary.unknown > 0, "{summary:?}");
     assert!(summary.write_read > transactions / 2 && summary.read_write > transactions / 2, "{summary:?}");
     assert!(summary.write_write > transactions / 4, "{summary:?}");
     assert!(summary.unordered < transactions / 20, "{summary:?}");
