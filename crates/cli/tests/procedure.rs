@@ -133,7 +133,7 @@ fn errors_in_the_procedure_language_name_their_places() {
     let printed = build(&["--print-c"]);
     let c = text(&printed);
     assert!(
-        printed.status.success() && c.contains("KDB_PROCEDURE(a)") && c.contains("#line 2 \"bank.kdb\""),
+        printed.status.success() && c.contains("KDB_PROCEDURE(a)") && c.contains("#line 1 \"bank.kdb\""),
         "{c}"
     );
     assert!(!folder.path().join("bank.o").exists());

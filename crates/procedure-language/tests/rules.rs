@@ -223,8 +223,12 @@ fn each_statement_has_its_line_in_the_c_text() {
     for text in c.lines() {
         match text.strip_prefix("#line ") {
             Some(rest) => {
-                let (number, file) = rest.split_once(' ').unwrap();
-                assert_eq!(file, r#""dir/\"x\".kdb""#);
+                // The name of the file is in the first directive.
+                let (number, file) = rest.split_once(' ').unwrap_or((rest, ""));
+                assert_eq!(
+                    file,
+                    if lines.contains_key("KDB_PROCEDURE(p)") { "" } else { r#""dir/\"x\".kdb""# }
+                );
                 line = number.parse::<usize>().unwrap();
             }
             None => {

@@ -26,7 +26,7 @@ use crate::{
 pub(crate) fn generate(program: &Program, source: &str, file: &str) -> String {
     let mut generator = Generator {
         lines: Lines::new(source),
-        file: literal(file.as_bytes()),
+        file: format!(" {}", literal(file.as_bytes())),
         out: String::new(),
         next_line: None,
         indent: 0,
@@ -47,7 +47,7 @@ pub(crate) fn generate(program: &Program, source: &str, file: &str) -> String {
 
 struct Generator<'a> {
     lines: Lines,
-    /// The source's name as a literal of C.
+    /// The source's name as a literal of C, after a blank.
     file: String,
     out: String,
     /// The line of the source to which the C compiler attributes the next line.
@@ -71,7 +71,9 @@ impl<'a> Generator<'a> {
     fn line(&mut self, span: Span, text: &str) {
         let line = self.lines.line(span.start);
         if self.next_line != Some(line) {
-            let _ = writeln!(self.out, "#line {line} {}", self.file);
+            // The name holds until another one is stated.
+            let file = if self.out.contains("#line") { "" } else { self.file.as_str() };
+            let _ = writeln!(self.out, "#line {line}{file}");
         }
         self.next_line = Some(line + 1);
         let indent = if text.is_empty() { 0 } else { self.indent };
@@ -226,10 +228,14 @@ impl<'a> Generator<'a> {
     fn operator(&mut self, span: Span, call: &str, status: &str, otherwise: Option<&'a Otherwise>) {
         match otherwise {
             None => self.line(span, &format!("{call};")),
-            Some(Otherwise::Refuse(refusal)) => {
-                self.refuse_if(span, &format!("({call} == {status})"), refusal);
-            }
-            Some(Otherwise::Run(block)) => self.block(span, &format!("if ({call} == {status})"), block),
+            Some(otherwise) => self.otherwise(span, &format!("({call} == {status})"), otherwise),
+        }
+    }
+
+    fn otherwise(&mut self, span: Span, condition: &str, otherwise: &'a Otherwise) {
+        match otherwise {
+            Otherwise::Refuse(refusal) => self.refuse_if(span, condition, refusal),
+            Otherwise::Run(block) => self.block(span, &format!("if {condition}"), block),
         }
     }
 
@@ -240,8 +246,8 @@ impl<'a> Generator<'a> {
             return self.operator(span, call, "KDB_NOT_FOUND", otherwise);
         }
         self.line(span, &format!("found = {call} == KDB_OK;"));
-        if otherwise.is_some() {
-            self.operator(span, "found", "0", otherwise);
+        if let Some(otherwise) = otherwise {
+            self.otherwise(span, "(!found)", otherwise);
         }
     }
 
@@ -250,31 +256,28 @@ impl<'a> Generator<'a> {
         if key.is_set {
             return;
         }
+        let mut steps = Vec::new();
         for (index, part) in key.parts.iter().enumerate() {
             let is_first = index == 0;
-            let text = match part {
+            steps.push(match part {
                 KeyPart::Text(text) if is_first => format!("kdb_key(p, {});", literal(text)),
                 KeyPart::Text(text) => {
                     self.use_helper(Helper::KeyText);
                     // Unaligned copies are made byte by byte, and the compiler unrolls 128 of them at most.
-                    for chunk in text.chunks(64) {
-                        self.line(span, &format!("KEY_TEXT({});", literal(chunk)));
-                    }
-                    continue;
+                    let chunks = text.chunks(64).map(|chunk| format!("KEY_TEXT({});", literal(chunk)));
+                    chunks.collect::<Vec<_>>().join(" ")
                 }
                 KeyPart::Argument(argument) => {
                     let function = if is_first { "kdb_key_argument" } else { "kdb_key_append" };
                     format!("KDB_TRY({function}(p, {}));", argument.index)
                 }
                 KeyPart::Integer(value) => {
-                    if is_first {
-                        self.line(span, "p->io->klen = 0;");
-                    }
-                    format!("KDB_TRY(kdb_key_append_integer(p, {}));", self.integer(value))
+                    let begin = if is_first { "p->io->klen = 0; " } else { "" };
+                    format!("{begin}KDB_TRY(kdb_key_append_integer(p, {}));", self.integer(value))
                 }
-            };
-            self.line(span, &text);
+            });
         }
+        self.line(span, &steps.join(" "));
     }
 
     /// The time at which a key expires, checked before anything is written.
