@@ -107,7 +107,7 @@ static __always_inline void srv_set_hash(struct srv_input *in, const struct srv_
 }
 
 /* Most tail calls for a packet. The kernel ends a chain after 33, the trampoline's included. */
-#define SRV_JUMPS 31u
+#define SRV_JUMPS 32u
 
 /*
  * Announces that another program continues with the input `run`, for `tail_calls` tail calls. Returns SRV_DEFER if those would be
