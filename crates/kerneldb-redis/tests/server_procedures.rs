@@ -375,7 +375,7 @@ fn clients_load_procedures_only_where_they_may() {
 fn numbered(number: usize, procedures: usize) -> String {
     let mut text = String::from("#include <bedplate/procedure.h>\nKDB_LICENSE(\"Dual MIT/GPL\");\n");
     for i in 0..procedures {
-        let kind = if number % 2 == 0 { "KDB_PROCEDURE" } else { "KDB_READ_ONLY_PROCEDURE" };
+        let kind = if number.is_multiple_of(2) { "KDB_PROCEDURE" } else { "KDB_READ_ONLY_PROCEDURE" };
         text += &format!("{kind}(number{i}) {{ return kdb_reply_integer(p, {number}); }}\n");
     }
     text
