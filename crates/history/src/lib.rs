@@ -1,7 +1,7 @@
 //! Histories of transactions as clients see them, and a checker of their serializability.
 //!
 //! A recorder runs clients against a database and notes what each transaction read and wrote, when it ran, and how it
-//! ended ([`History`]). [`check`] decides whether some serial order of the transactions explains the history. It knows
+//! ended ([`History`]). [`check()`] decides whether some serial order of the transactions explains the history. It knows
 //! nothing of the database, so it cannot share a mistake with it.
 //!
 //! ```
