@@ -49,6 +49,7 @@ have tclsh || need tcl "tclsh, which runs Redis's test suite"
 have qemu-system-x86_64 || need qemu-system-x86 "QEMU, for tests on other kernels"
 [[ -e /bin/busybox || -e /usr/bin/busybox ]] || need busybox-static "busybox, for the virtual machines' guests"
 have crun || need crun "crun, which runs containers for the tests"
+have ip || need iproute2 "ip, for tests of packets between network namespaces"
 have sqlite3 || need sqlite3 "SQLite's shell, which the tests run in ring 0"
 # The server and its headers have the same version: that of the distribution.
 case $(. /etc/os-release 2>/dev/null && echo "${VERSION_CODENAME:-}") in
