@@ -43,7 +43,7 @@ pub const EXPRESSION_NODES_MAX: usize = 64;
 pub const KEY_PARTS_MAX: usize = 16;
 
 /// Variables that a procedure declares, loop variables included.
-pub const VARIABLES_MAX: usize = 12;
+pub const VARIABLES_MAX: usize = 16;
 
 /// Rounds of a loop; a loop that can have more is an error under [`Rule::LoopBound`](crate::Rule::LoopBound).
 pub const ROUNDS_MAX: u64 = 1000;
