@@ -154,9 +154,9 @@ __noinline int srv_begin_call(struct srv_input *in, struct kdb_ctx *ctx)
 	io->vlen = 0;
 	if (srv_open_call(in, ctx, procedure->read_only))
 		goto defer;
-	/* Nobody else uses these fields: the connection runs one call at a time, and its server is the only one with calls. */
+	/* Nobody else uses this field: the connection runs one call at a time, and its server is the only one with calls. */
 	connection->call_buffer = in->call_buffer - 1;
-	connection->return_program = in->outer ? SRV_EXEC(partition) : SRV_ON(partition);
+	call->return_program = in->outer ? SRV_EXEC(partition) : SRV_ON(partition);
 	if (srv_announce(in, in->claimed, 2)) {
 		if (in->own_transaction)
 			kdb_rollback(ctx);

@@ -124,6 +124,21 @@ KDB_PROCEDURE(keep_last)
 }
 "#;
 
+/// A procedure whose variables and the engine's together exceed 512 bytes of stack.
+const LARGE: &str = r#"
+#include <bedplate/procedure.h>
+KDB_LICENSE("Dual MIT/GPL");
+KDB_PROCEDURE(large)
+{
+	volatile __u64 numbers[40] = {};
+
+	numbers[kdb_arguments(p) & 31] = 41;
+	KDB_TRY(kdb_key_argument(p, 0));
+	KDB_TRY(kdb_read(p));
+	return kdb_reply_integer(p, numbers[1]);
+}
+"#;
+
 fn compile(folder: &Path, name: &str, text: &str) -> Vec<u8> {
     let headers = folder.join("headers");
     sdk::write_headers(&headers).unwrap();
@@ -245,6 +260,13 @@ fn the_event_loop_runs_the_calls_that_the_kernel_cannot() {
     client.ask("GET k", "$1\r\nv");
     let after = running.server.stats().unwrap();
     assert_eq!(after.passed - before.passed, 2, "{after:?}");
+    // A procedure with more stack than a program on a connection may have.
+    let large = compile(folder.path(), "large", LARGE);
+    running.db.load_library("large", &large, false).unwrap();
+    let before = running.server.stats().unwrap();
+    client.ask("CALL large 1", ":41");
+    let after = running.server.stats().unwrap();
+    assert_eq!(after.passed - before.passed, 1, "{after:?}");
     // A second server on the same database: its calls do not return to the programs of the first.
     let second = Server::start_in_memory(running.db.clone(), config()).unwrap();
     let mut other = Client::new(second.local_addr());

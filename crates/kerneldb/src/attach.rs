@@ -29,6 +29,8 @@ pub struct Attachment<'a> {
     pub maps: MapFds,
     /// `max_entries` by map name.
     pub entries: &'a [(&'a str, u32)],
+    /// Programs whose names end in this are not loaded; empty: all are.
+    pub leave_out: &'a str,
 }
 
 /// An element of `kdb_connections` (`bedplate/connection.h`): a connection's number, and the index of its session.
@@ -41,7 +43,7 @@ pub fn connection_entry(index: u32, session: u32) -> [u8; size_of::<kdb_connecti
 
 /// Loads a further object onto a database; [`crate::Database::attach`].
 pub(crate) fn load(db: &Engine, attachment: Attachment<'_>) -> Result<LoadedObject> {
-    let Attachment { name, elf, partition, constants, maps: mut reuse, entries } = attachment;
+    let Attachment { name, elf, partition, constants, maps: mut reuse, entries, leave_out } = attachment;
     if partition >= db.config().partitions {
         return Err(Error::Config(format!("there is no partition {partition}")));
     }
@@ -56,6 +58,7 @@ pub(crate) fn load(db: &Engine, attachment: Attachment<'_>) -> Result<LoadedObje
         entries,
         sizes: &[],
         arena_address: None,
+        leave_out,
     })?;
     if object.map_fd(db.foreign_map()).is_ok() {
         return Err(Error::Config(format!(

@@ -10,7 +10,7 @@ pub const SOURCE_BYTES_MAX: usize = 256 << 10;
 pub const PROCEDURES_MAX: usize = 256;
 
 /// Bytes of a name; a longer name is an error under [`Rule::Name`](crate::Rule::Name).
-pub const NAME_BYTES_MAX: usize = 64;
+pub const NAME_BYTES_MAX: usize = 63;
 
 /// Arguments of a procedure, as many as a call has.
 pub const ARGUMENTS_MAX: usize = 16;

@@ -146,4 +146,5 @@ fn limits_of_the_engine_are_those_of_the_language() {
     assert_eq!(VALUE_BYTES_MAX, engine::VALUE_MAX);
     assert_eq!(VALUE_BYTES_MAX, engine::CALL_BYTES_MAX);
     assert_eq!(PROCEDURES_MAX, engine::PROCEDURES_MAX);
+    assert_eq!(NAME_BYTES_MAX, engine::PROCEDURE_NAME_MAX);
 }

@@ -120,7 +120,15 @@ fn load(
         std::slice::from_raw_parts(std::ptr::from_ref(config).cast::<u8>(), size_of::<srv_config>())
     };
     let constants = &[(".rodata.srv", constants)];
-    database.attach(Attachment { name: "kdb_server", elf, partition, constants, maps, entries })
+    database.attach(Attachment {
+        name: "kdb_server",
+        elf,
+        partition,
+        constants,
+        maps,
+        entries,
+        leave_out: "",
+    })
 }
 
 impl Programs {

@@ -32,6 +32,8 @@ pub(crate) struct ObjectSpec<'a> {
     pub entries: &'a [(&'a str, u32)],
     /// Sizes of keys and values by map name, where they differ from those in the object.
     pub sizes: &'a [(&'a str, u32, u32)],
+    /// Programs whose names end in this are not loaded; empty: all are.
+    pub leave_out: &'a str,
     /// Address of the arena's window, when the arena is created by this load.
     pub arena_address: Option<u64>,
 }
@@ -120,6 +122,11 @@ pub(crate) fn load(spec: &ObjectSpec<'_>) -> Result<LoadedObject> {
             && let Some(address) = spec.arena_address
         {
             map.set_map_extra(address).map_err(|e| kernel_error(what("place the arena of"), e))?;
+        }
+    }
+    for mut program in open.progs_mut() {
+        if !spec.leave_out.is_empty() && program.name().to_string_lossy().ends_with(spec.leave_out) {
+            program.set_autoload(false);
         }
     }
     let object = open.load().map_err(|e| kernel_error(what("load"), e))?;

@@ -18,7 +18,7 @@ pub(crate) struct Library {
 /// A procedure that the kernel has verified.
 pub(crate) struct VerifiedProcedure {
     pub registered: Registered,
-    /// The program on connections for each partition.
+    /// The program on connections for each partition; empty if the kernel has refused it.
     pub on_connections: Vec<Program>,
 }
 
@@ -48,7 +48,8 @@ impl Engine {
         }
         self.procedures.put(library, registered);
         self.handlers.put(library, new.handlers);
-        for (name, read_only, programs) in &on_connections {
+        for (name, read_only, programs) in on_connections.iter().filter(|(.., programs)| !programs.is_empty())
+        {
             let entered =
                 self.connection_calls.enter(&NewProcedure { name, read_only: *read_only, programs });
             if let Err(error) = entered {

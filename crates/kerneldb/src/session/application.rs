@@ -31,6 +31,7 @@ impl Application {
             constants: &[],
             maps: MapFds::new(),
             entries: &[],
+            leave_out: "",
         };
         let object = attach::load(&db, attachment)?;
         Ok(Application { db, object })

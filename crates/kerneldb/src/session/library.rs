@@ -90,20 +90,39 @@ fn handler_kind(section: &str) -> Option<HandlerKind> {
     }
 }
 
-/// Lets the kernel verify the programs of a library that is to be loaded.
+/// Lets the kernel verify the programs of a library that is to be loaded. The verifier grants programs on connections less than it grants
+/// those for user space, for instance less stack. If it refuses them, sessions run the library's procedures.
 fn verify(db: &Arc<Engine>, library: &str, elf: &[u8]) -> Result<Library> {
     check_name(library)?;
     if elf.len() > LIBRARY_BYTES_MAX {
         return Err(Error::Library(format!("an object has at most {} MiB", LIBRARY_BYTES_MAX >> 20)));
     }
+    let complete = verify_programs(db, library, elf, true);
+    let Err(refused @ Error::Kernel { .. }) = complete else { return complete };
+    let verified = verify_programs(db, library, elf, false).map_err(|error| match error {
+        Error::Kernel { .. } => {
+            Error::Library(format!("{error}; the standard error of this process has the reason"))
+        }
+        error => error,
+    })?;
+    tracing::warn!(library, %refused, "the event loop runs all calls: the kernel refuses the programs on connections");
+    Ok(verified)
+}
+
+/// Lets the kernel verify the programs of a library, with those on connections or without.
+fn verify_programs(db: &Arc<Engine>, library: &str, elf: &[u8], on_connections: bool) -> Result<Library> {
     let mut verified = Library::default();
+    let leave_out = if on_connections { "" } else { ON_CONNECTION };
     for partition in 0..db.config().partitions {
-        let object = load_object(db, library, elf, partition)?;
+        let object = load_object(db, library, elf, partition, leave_out)?;
         for (name, section) in object.programs() {
             let program = || object.program(&name);
             if let Some((_, read_only)) = SECTIONS.iter().find(|(known, _)| section == *known) {
                 let program = program()?;
-                let on_connection = object.program(&format!("{name}{ON_CONNECTION}"))?;
+                let on_connection = match on_connections {
+                    true => Some(object.program(&format!("{name}{ON_CONNECTION}"))?),
+                    false => None,
+                };
                 let procedure = verified.procedures.entry(name).or_insert_with(|| VerifiedProcedure {
                     registered: Registered {
                         library: library.into(),
@@ -113,7 +132,7 @@ fn verify(db: &Arc<Engine>, library: &str, elf: &[u8]) -> Result<Library> {
                     on_connections: Vec::new(),
                 });
                 procedure.registered.programs.push(program);
-                procedure.on_connections.push(on_connection);
+                procedure.on_connections.extend(on_connection);
                 continue;
             }
             // Other programs of these sections are the library's own business.
@@ -138,7 +157,13 @@ fn verify(db: &Arc<Engine>, library: &str, elf: &[u8]) -> Result<Library> {
 }
 
 /// Loads the object of a library for a partition. All libraries share the buffers of handlers, which the first one with handlers creates.
-fn load_object(db: &Arc<Engine>, library: &str, elf: &[u8], partition: u32) -> Result<LoadedObject> {
+fn load_object(
+    db: &Arc<Engine>,
+    library: &str,
+    elf: &[u8],
+    partition: u32,
+    leave_out: &str,
+) -> Result<LoadedObject> {
     let mut slots = db.handlers.lock_slots();
     let mut maps = MapFds::new();
     if let Some(slots) = &*slots {
@@ -147,13 +172,9 @@ fn load_object(db: &Arc<Engine>, library: &str, elf: &[u8], partition: u32) -> R
         maps.insert(SLOTS.into(), shared);
     }
     let entries = [(SLOTS, db.handlers.slot_count())];
-    let attachment = Attachment { name: library, elf, partition, constants: &[], maps, entries: &entries };
-    let object = attach::load(db, attachment).map_err(|error| match error {
-        Error::Kernel { .. } => {
-            Error::Library(format!("{error}; the standard error of this process has the reason"))
-        }
-        error => error,
-    })?;
+    let attachment =
+        Attachment { name: library, elf, partition, constants: &[], maps, entries: &entries, leave_out };
+    let object = attach::load(db, attachment)?;
     if slots.is_none() {
         *slots = object.share_map(SLOTS).ok();
     }

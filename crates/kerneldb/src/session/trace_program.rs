@@ -37,6 +37,7 @@ impl TraceProgram {
                 constants: &[],
                 maps: MapFds::new(),
                 entries: &[("kdb_traces", traces)],
+                leave_out: "",
             },
         )?;
         Ok(TraceProgram {

@@ -169,6 +169,8 @@ struct kdb_call {
 	__s64 integer;            /* out */
 	__u64 observed_ts;        /* out: newest commit that the call reveals */
 	__s64 number;             /* result of the functions that parse numbers */
+	__u32 return_program;     /* of a call on a connection: the program in kdb_call_returns that continues */
+	__u32 _pad;
 	__u32 text_len;           /* out: bytes of `text` */
 	__u32 status;             /* out, of a call on a connection: enum kdb_status */
 	struct kdb_argument argument[KDB_CALL_ARGUMENTS];
@@ -186,12 +188,11 @@ struct kdb_procedure {
 };
 
 /* A connection of a server, found by the cookie of its socket. User space sets the first two fields when it accepts the
- * connection. The program that begins a call sets the others. */
+ * connection. The program that begins a call sets the third. */
 struct kdb_connection {
 	__u32 index;              /* the server's number of the connection */
 	__u32 session;            /* index of the session's kdb_ctx */
 	__u32 call_buffer;        /* of the call: the index in kdb_ios and kdb_calls */
-	__u32 return_program;     /* of the call: the program in kdb_call_returns that continues */
 };
 
 /* ---- Handlers: see handler.h ------------------------------------------------------------------- */

@@ -59,37 +59,39 @@ struct kdb_proc_arguments {
 	__u64 io;
 };
 
-/* Defines the call on the given session and buffers, or returns from the program. */
-#define KDB_PROC(p, session_, io_, only_reads, otherwise)                                              \
-	__u32 session = session_, io = io_;                                                            \
-	struct kdb_proc p = {                                                                          \
-		.ctx = bpf_map_lookup_elem(&kdb_contexts, &session),                                   \
-		.call = bpf_map_lookup_elem(&kdb_calls, &io),                                          \
-		.io = bpf_map_lookup_elem(&kdb_ios, &io),                                              \
-		.read_only = only_reads,                                                               \
-	};                                                                                             \
-	USE_ARENA();                                                                                   \
-	if (!p.ctx || !p.call || !p.io)                                                                \
-		return otherwise
+/* Finds the session and the buffers of a call; -1 if there are none. */
+static __always_inline int kdb_find_call(struct kdb_proc *p, __u32 session, __u32 io)
+{
+	USE_ARENA();
+	p->ctx = bpf_map_lookup_elem(&kdb_contexts, &session);
+	p->call = bpf_map_lookup_elem(&kdb_calls, &io);
+	p->io = bpf_map_lookup_elem(&kdb_ios, &io);
+	return p->ctx && p->call && p->io ? 0 : -1;
+}
+
+/* The status that the caller gets: those below KDB_REFUSED are results of steps. */
+#define KDB_STATUS(status) ((status) < KDB_REFUSED ? KDB_OK : (status))
 
 /* Two programs with the same body: one for user space, and one on connections (connection.h). */
 #define KDB_PROCEDURE_IN(section, name, only_reads)                                                    \
 	static __always_inline int name##_body(struct kdb_proc *p);                                    \
 	SEC(section) int name(struct kdb_proc_arguments *arguments)                                    \
 	{                                                                                              \
-		KDB_PROC(p, arguments->session, arguments->io, only_reads, KDB_ERR_STATE);             \
+		struct kdb_proc p = { .read_only = only_reads };                                       \
+		if (kdb_find_call(&p, arguments->session, arguments->io))                              \
+			return KDB_ERR_STATE;                                                          \
 		int status = name##_body(&p);                                                          \
-		return status < KDB_REFUSED ? KDB_OK : status;                                         \
+		return KDB_STATUS(status);                                                             \
 	}                                                                                              \
 	SEC("sk_skb/verdict") int name##_on_connection(struct __sk_buff *skb)                          \
 	{                                                                                              \
+		struct kdb_proc p = { .read_only = only_reads };                                       \
 		struct kdb_connection *connection = kdb_connection_of(skb);                            \
-		if (!connection)                                                                       \
+		if (!connection || kdb_find_call(&p, connection->session, connection->call_buffer))    \
 			return SK_DROP;                                                                \
-		KDB_PROC(p, connection->session, connection->call_buffer, only_reads, SK_DROP);                 \
 		int status = name##_body(&p);                                                          \
-		p.call->status = status < KDB_REFUSED ? KDB_OK : status;                               \
-		bpf_tail_call(skb, &kdb_call_returns, connection->return_program);                               \
+		p.call->status = KDB_STATUS(status);                                                   \
+		bpf_tail_call(skb, &kdb_call_returns, p.call->return_program);                         \
 		return SK_DROP;                                                                        \
 	}                                                                                              \
 	static __always_inline int name##_body(struct kdb_proc *p)

@@ -109,6 +109,7 @@ impl HashStore {
                 ("kdb_hash_queue", 0, format.map_key()),
             ],
             arena_address: None,
+            leave_out: "",
         })?;
         let log = match config.wal_ring_bytes {
             0 => None,
