@@ -63,10 +63,26 @@ __noinline __u64 srv_number(struct srv_input *in, __u32 p)
 	return digits << 32 | (p + n + 2);
 }
 
+/* Parses the bulk string at `p`: its bytes are at `*at`. Returns the position after it, or 0. */
+static __always_inline __u32 srv_parse_bulk(struct srv_input *in, __u32 p, __u32 *at, __u32 *len)
+{
+	__u64 n;
+
+	if (SRV_AT(in, p) != '$')
+		return 0;
+	n = srv_number(in, p + 1);
+	*len = n >> 32;
+	*at = p = (__u32)n;
+	if (!n || *len > SRV_CARRIER_MAX || p + *len + 2 > in->len)
+		return 0;
+	p += *len;
+	return (__u16)srv_word(in, p) == SRV_CRLF ? p + 2 : 0;
+}
+
 /* Parses the RESP array at in->pos + `from`; returns the position after it, or 0. */
 __noinline __u32 srv_parse_array(struct srv_input *in, struct srv_command *c, __u32 p)
 {
-	__u32 nargs, len;
+	__u32 nargs;
 	__u64 n;
 
 	if (!in || !c)
@@ -81,19 +97,9 @@ __noinline __u32 srv_parse_array(struct srv_input *in, struct srv_command *c, __
 	for (int i = 0; i < 4; i++) {
 		if (i >= nargs)
 			break;
-		if (SRV_AT(in, p) != '$')
+		p = srv_parse_bulk(in, p, &c->arg[i], &c->arglen[i]);
+		if (!p)
 			return 0;
-		n = srv_number(in, p + 1);
-		len = n >> 32;
-		p = (__u32)n;
-		if (!n || len > SRV_CARRIER_MAX || p + len + 2 > in->len)
-			return 0;
-		c->arg[i] = p;
-		c->arglen[i] = len;
-		p += len;
-		if ((__u16)srv_word(in, p) != SRV_CRLF)
-			return 0;
-		p += 2;
 	}
 	return p;
 }
@@ -104,7 +110,7 @@ __noinline __u32 srv_parse_array(struct srv_input *in, struct srv_command *c, __
  */
 __noinline __u32 srv_parse_call(struct srv_input *in, struct srv_command *c, __u32 p)
 {
-	__u32 i, nargs, len, end = 0;
+	__u32 i, nargs, at, len, end = 0;
 	__u64 n;
 
 	if (!in || !c)
@@ -116,23 +122,15 @@ __noinline __u32 srv_parse_call(struct srv_input *in, struct srv_command *c, __u
 		return 0;
 	c->nargs = nargs;
 	bpf_for(i, 0, KDB_CALL_ARGUMENTS + 2) {
-		if (SRV_AT(in, p) != '$')
-			return 0;
-		n = srv_number(in, p + 1);
-		len = n >> 32;
-		p = (__u32)n;
-		if (!n || len > SRV_CARRIER_MAX || p + len + 2 > in->len)
+		p = srv_parse_bulk(in, p, &at, &len);
+		if (!p)
 			return 0;
 		if (i < 4) {
-			c->arg[i & 3] = p;
+			c->arg[i & 3] = at;
 			c->arglen[i & 3] = len;
 		}
-		if (i == 0 && (len != 4 || ((__u32)srv_word(in, p) | 0x20202020) != SRV_WORD_CALL))
+		if (i == 0 && (len != 4 || ((__u32)srv_word(in, at) | 0x20202020) != SRV_WORD_CALL))
 			return 0;
-		p += len;
-		if ((__u16)srv_word(in, p) != SRV_CRLF)
-			return 0;
-		p += 2;
 		if (i + 1 == nargs) {
 			end = p;
 			break;

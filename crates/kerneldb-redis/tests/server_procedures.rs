@@ -230,7 +230,7 @@ fn the_kernel_answers_calls_on_the_connection() {
     }
 }
 
-/// What the kernel cannot do on a connection is the event loop's, with the same reply.
+/// The event loop runs the calls that the kernel cannot run on a connection. The replies are the same.
 #[test]
 fn the_event_loop_runs_the_calls_that_the_kernel_cannot() {
     if !can_run() {
