@@ -87,7 +87,7 @@ struct Index<'a> {
     all: Vec<Version>,
 }
 
-/// What a read returned.
+/// The result of the search for the version that a read returned.
 enum Found {
     Version(VersionId),
     Intermediate(usize),

@@ -1,4 +1,4 @@
-//! A client that runs transactions and notes what it has seen.
+//! A client that runs transactions and notes their reads, writes and outcomes.
 
 use std::net::SocketAddr;
 use std::sync::RwLock;

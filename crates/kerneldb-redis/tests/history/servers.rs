@@ -13,7 +13,7 @@ use bedplate_kerneldb_redis::server::{Server, ServerHandle};
 
 use crate::server::{Random, no_checkpoints, start_on, ways};
 
-/// What differs between servers.
+/// The settings in which servers differ.
 #[derive(Clone, Copy, Debug)]
 pub struct Variant {
     pub partitions: u32,
