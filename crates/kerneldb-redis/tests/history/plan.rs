@@ -45,9 +45,12 @@ fn write(key: Key, value: Value) -> Step {
     Step::Write { key, value: Some(value) }
 }
 
-/// The reads of a reply that consists of names; absent keys have dashes.
-fn read_names(keys: impl Iterator<Item = Key>, reply: &Reply) -> Option<Vec<Step>> {
+/// The reads of a reply that consists of a name for each key; absent keys have dashes.
+fn read_names(keys: impl ExactSizeIterator<Item = Key>, reply: &Reply) -> Option<Vec<Step>> {
     let Reply::BulkString(names) = reply else { return None };
+    if names.len() != NAME_BYTES * keys.len() {
+        return None;
+    }
     let value = |name: &[u8]| (name != [b'-'; NAME_BYTES]).then(|| named(name));
     let steps = keys.zip(names.chunks(NAME_BYTES)).map(|(key, name)| Step::Read { key, value: value(name) });
     Some(steps.collect())
