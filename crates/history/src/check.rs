@@ -14,7 +14,7 @@ pub enum Order {
     RealTime,
 }
 
-/// What a check has looked at. A test compares it with what it needs: a history with few edges proves little.
+/// Counts of a check. A test compares them with the counts that it needs, because a history with few edges proves little.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Transactions whose clients know that they committed.
@@ -39,7 +39,7 @@ pub struct Summary {
 ///
 /// # Errors
 ///
-/// The anomaly that was found first; of cycles, a short one.
+/// The first anomaly that was found. A cycle is reported with few transactions.
 ///
 /// # Panics
 ///

@@ -57,7 +57,7 @@ pub struct Transaction {
     pub steps: Vec<Step>,
 }
 
-/// What clients have seen of a database.
+/// The transactions that clients ran on a database, as the clients saw them.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     /// The values at the beginning. Other keys were absent.

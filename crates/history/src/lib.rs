@@ -64,8 +64,8 @@
 //!
 //! # Cost
 //!
-//! Time and memory are linear in the number of steps, apart from one sort of the transactions' ends. Real-time edges
-//! between all pairs would be quadratic. Instead, each end is a node of its own (an *instant*), the instants form one
+//! Time and memory are linear in the number of steps, apart from one sort of the transactions' ends, and from a search among
+//! the keys of a transaction for each of its writes. Real-time edges between all pairs would be quadratic. Instead, each end is a node of its own (an *instant*), the instants form one
 //! path in the order of time, each transaction leads to its end, and the last end before a transaction's begin leads to
 //! that transaction. Three edges for each transaction have the same paths between transactions as all pairs.
 

@@ -84,10 +84,12 @@ struct Index<'a> {
     aborted_deletions: HashMap<Key, usize>,
     /// The versions that were there at the beginning, as far as they were read.
     first: HashMap<Key, VersionId>,
+    /// For each transaction the version of its first write in [`Accesses::writes`]. The others follow it in their order.
+    versions_of: Vec<VersionId>,
     all: Vec<Version>,
 }
 
-/// What a read returned.
+/// The result of the search for the version that a read returned.
 enum Found {
     Version(VersionId),
     Intermediate(usize),
@@ -99,9 +101,9 @@ enum Found {
 
 impl Index<'_> {
     fn new<'a>(history: &'a History, accesses: &[Accesses]) -> Index<'a> {
-        let (values, all) = (HashMap::new(), Vec::new());
-        let (deletions, aborted_deletions, first) = Default::default();
-        let mut index = Index { history, values, deletions, aborted_deletions, first, all };
+        let (values, deletions, aborted_deletions, first) = Default::default();
+        let (versions_of, all) = Default::default();
+        let mut index = Index { history, values, deletions, aborted_deletions, first, versions_of, all };
         for (number, (transaction, accesses)) in history.transactions.iter().zip(accesses).enumerate() {
             for step in &transaction.steps {
                 if let Step::Write { value: Some(value), .. } = *step {
@@ -109,6 +111,7 @@ impl Index<'_> {
                     assert!(before.is_none(), "the recorder wrote the value {value} twice");
                 }
             }
+            index.versions_of.push(index.all.len());
             for &(key, value) in &accesses.writes {
                 let version = index.all.len();
                 index.all.push(Version { key, writer: Some(number), next: None });
@@ -156,6 +159,79 @@ impl Index<'_> {
             _ => Found::Nothing,
         }
     }
+
+    /// The version that a committed transaction read; `None` if several versions explain the read.
+    fn read(&mut self, reader: usize, key: Key, value: Option<Value>) -> Result<Option<VersionId>, Anomaly> {
+        let found = self.find(key, value);
+        let writer = match found {
+            Found::Version(version) => self.all[version].writer,
+            Found::Intermediate(writer) => Some(writer),
+            Found::Several | Found::Nothing | Found::AbortedDeletion(_) => None,
+        };
+        let is_aborted = |writer: &usize| self.history.transactions[*writer].outcome == Outcome::Aborted;
+        let (kind, writer, reason) = match (found, writer.filter(is_aborted)) {
+            (_, Some(writer)) => {
+                (Kind::AbortedRead, Some(writer), format!("but T{writer}, which wrote it, was aborted"))
+            }
+            (Found::Version(version), None) => return Ok(Some(version)),
+            (Found::Several, None) => return Ok(None),
+            (Found::Intermediate(writer), None) => {
+                (Kind::IntermediateRead, Some(writer), format!("which T{writer} replaced before it ended"))
+            }
+            (Found::AbortedDeletion(writer), None) => {
+                (Kind::AbortedRead, Some(writer), format!("but T{writer}, which deleted it, was aborted"))
+            }
+            (Found::Nothing, None) => (Kind::UnwrittenRead, None, "which nobody wrote".to_owned()),
+        };
+        let reason = format!("T{reader} read k{key} = {}, {reason}", shown(value));
+        Err(Anomaly::new(self.history, kind, [reader].into_iter().chain(writer).collect(), &reason))
+    }
+
+    /// The transaction that made a version.
+    fn writer(&self, version: VersionId) -> usize {
+        self.all[version].writer.expect("a transaction wrote it")
+    }
+
+    /// Links versions with those that replaced them.
+    fn replace(&mut self, replaced: Vec<(VersionId, VersionId)>) -> Result<(), Anomaly> {
+        for (before, version) in replaced {
+            if let Some(other) = self.all[before].next.replace(version) {
+                let (first, second, key) = (self.writer(other), self.writer(version), self.all[before].key);
+                let reason = format!("T{first} and T{second} replaced the same version of k{key}");
+                return Err(Anomaly::new(self.history, Kind::LostUpdate, vec![first, second], &reason));
+            }
+        }
+        Ok(())
+    }
+
+    /// Links the only blind write of a key with the version that it replaced. Returns the number of versions of other blind
+    /// writes, whose order is unknown.
+    fn order_blind_writes(
+        &mut self,
+        blind: HashMap<Key, Vec<VersionId>>,
+        reads: &[(VersionId, usize)],
+    ) -> usize {
+        let mut was_read = vec![false; self.all.len()];
+        reads.iter().for_each(|&(version, _)| was_read[version] = true);
+        let mut unordered = 0;
+        for (key, mut versions) in blind {
+            // A client that lost its connection does not know which of its writes have happened.
+            versions.retain(|&version| {
+                let outcome = self.history.transactions[self.writer(version)].outcome;
+                was_read[version] || outcome == Outcome::Committed
+            });
+            if let [version] = versions[..] {
+                let mut last = self.first(key);
+                while let Some(next) = self.all[last].next {
+                    last = next;
+                }
+                self.all[last].next = Some(version);
+            } else {
+                unordered += versions.len();
+            }
+        }
+        unordered
+    }
 }
 
 impl Versions {
@@ -174,55 +250,23 @@ impl Versions {
         // The versions that were replaced, with those that replaced them; and the versions of blind writes.
         let (mut replaced, mut blind) = (Vec::new(), HashMap::<Key, Vec<VersionId>>::new());
         while let Some(reader) = pending.pop() {
-            if let Some(reason) = &all_accesses[reader].contradiction {
+            let accesses = &all_accesses[reader];
+            if let Some(reason) = &accesses.contradiction {
                 return Err(Anomaly::new(history, Kind::Internal, vec![reader], reason));
             }
             let mut versions_read = Vec::new();
-            for &(key, value) in &all_accesses[reader].reads {
-                let anomaly = |kind, writer: Option<usize>, reason: &str| {
-                    let reason = format!("T{reader} read k{key} = {}, {reason}", shown(value));
-                    let parties = [reader].into_iter().chain(writer).collect();
-                    Err(Anomaly::new(history, kind, parties, &reason))
-                };
-                let version = match index.find(key, value) {
-                    Found::Version(version) => version,
-                    Found::Several => continue,
-                    Found::Nothing => return anomaly(Kind::UnwrittenRead, None, "which nobody wrote"),
-                    Found::AbortedDeletion(writer) => {
-                        let reason = format!("but T{writer}, which deleted it, was aborted");
-                        return anomaly(Kind::AbortedRead, Some(writer), &reason);
-                    }
-                    Found::Intermediate(writer) if transactions[writer].outcome != Outcome::Aborted => {
-                        let reason = format!("which T{writer} replaced before it ended");
-                        return anomaly(Kind::IntermediateRead, Some(writer), &reason);
-                    }
-                    Found::Intermediate(writer) => {
-                        let reason = format!("but T{writer}, which wrote it, was aborted");
-                        return anomaly(Kind::AbortedRead, Some(writer), &reason);
-                    }
-                };
-                if let Some(writer) = index.all[version].writer {
-                    if transactions[writer].outcome == Outcome::Aborted {
-                        let reason = format!("but T{writer}, which wrote it, was aborted");
-                        return anomaly(Kind::AbortedRead, Some(writer), &reason);
-                    }
-                    if !committed[writer] {
-                        committed[writer] = true;
-                        pending.push(writer);
-                    }
+            for &(key, value) in &accesses.reads {
+                let Some(version) = index.read(reader, key, value)? else { continue };
+                if let Some(writer) = index.all[version].writer
+                    && !committed[writer]
+                {
+                    committed[writer] = true;
+                    pending.push(writer);
                 }
                 versions_read.push((key, version));
                 reads.push((version, reader));
             }
-            for &(key, value) in &all_accesses[reader].writes {
-                let version = match value.map(|value| index.values[&value]) {
-                    Some(Written::Final(version)) => version,
-                    Some(Written::Intermediate(_)) => unreachable!("it is the last write"),
-                    None => {
-                        let made = |version: &&VersionId| index.all[**version].writer == Some(reader);
-                        *index.deletions[&key].iter().find(made).expect("a deletion that was not aborted")
-                    }
-                };
+            for (&(key, _), version) in accesses.writes.iter().zip(index.versions_of[reader]..) {
                 match versions_read.iter().find(|(read, _)| *read == key) {
                     Some(&(_, before)) => replaced.push((before, version)),
                     // A read of absence that several versions explain does not say which of them is replaced.
@@ -230,34 +274,8 @@ impl Versions {
                 }
             }
         }
-
-        for (before, version) in replaced {
-            if let Some(other) = index.all[before].next.replace(version) {
-                let writer = |version: VersionId| index.all[version].writer.expect("it replaced another one");
-                let (first, second, key) = (writer(other), writer(version), index.all[before].key);
-                let reason = format!("T{first} and T{second} replaced the same version of k{key}");
-                return Err(Anomaly::new(history, Kind::LostUpdate, vec![first, second], &reason));
-            }
-        }
-        let mut was_read = vec![false; index.all.len()];
-        reads.iter().for_each(|&(version, _)| was_read[version] = true);
-        let mut unordered = 0;
-        for (key, mut versions) in blind {
-            // A client that lost its connection does not know which of its writes have happened.
-            versions.retain(|&version| {
-                let writer = index.all[version].writer.expect("it was written");
-                was_read[version] || transactions[writer].outcome == Outcome::Committed
-            });
-            if let [version] = versions[..] {
-                let mut last = index.first(key);
-                while let Some(next) = index.all[last].next {
-                    last = next;
-                }
-                index.all[last].next = Some(version);
-            } else {
-                unordered += versions.len();
-            }
-        }
+        index.replace(replaced)?;
+        let unordered = index.order_blind_writes(blind, &reads);
         Ok(Versions { all: index.all, committed, reads, unordered })
     }
 }

@@ -206,7 +206,7 @@ fn unknown_outcomes() {
     // Once it was seen, it stays.
     history.transactions[1].steps[0] = r(X, 10);
     found(&history, Kind::RealTime, &[0, 1, 2]);
-    // What it has read has committed, too.
+    // The transactions whose writes it has read have committed, too.
     let chain = concurrent(&[
         (Unknown, &[r(X, 1), w(X, 10)]),
         (Unknown, &[r(X, 10), w(X, 11)]),
@@ -242,7 +242,7 @@ fn blind_writes() {
     let summary = accepted(&consecutive(&[&[r(X, 1), w(X, 10)], &[w(X, 11)], &[r(X, 11), w(X, 12)]]));
     assert_eq!((summary.write_write, summary.unordered), (2, 0));
     found(&consecutive(&[&[r(X, 1), w(X, 10)], &[w(X, 11)], &[r(X, 10)]]), Kind::RealTime, &[1, 2]);
-    // Of two, nobody knows the order.
+    // The order of two blind writes is unknown.
     let history = consecutive(&[&[w(X, 10)], &[w(X, 11)], &[r(X, 10)]]);
     assert_eq!(accepted(&history).unordered, 2);
 }

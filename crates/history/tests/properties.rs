@@ -1,5 +1,5 @@
-//! Random histories: what a serial executor makes is accepted, what is changed afterwards is rejected, and small
-//! histories are judged as by a search through all serial orders.
+//! Random histories: the checker accepts those of a serial executor, rejects those that were changed afterwards, and judges
+//! small ones as a search through all serial orders does.
 
 use std::collections::HashMap;
 
@@ -71,7 +71,8 @@ fn read_and_replaced(history: &History) -> Option<(Key, Value, usize, usize)> {
     })
 }
 
-/// Some mistake of a database, put into a correct history; `None` if the history has no place for it.
+/// Puts a mistake of a database into a correct history, and returns the kinds of anomalies that the checker may report; `None` if
+/// the history has no place for the mistake.
 fn mutate(history: &mut History, mutation: usize) -> Option<&'static [Kind]> {
     let (key, value, writer, reader) = read_and_replaced(history)?;
     match mutation {
@@ -113,7 +114,7 @@ fn mutate(history: &mut History, mutation: usize) -> Option<&'static [Kind]> {
             history.transactions[writer].steps.push(more);
             Some(&[Kind::IntermediateRead])
         }
-        // The writer read what came after it.
+        // The writer read a value that the reader wrote after it.
         5 => {
             let other = Key::MAX;
             let steps = &mut history.transactions[reader].steps;
@@ -124,7 +125,7 @@ fn mutate(history: &mut History, mutation: usize) -> Option<&'static [Kind]> {
             history.transactions[writer].steps.push(Step::Read { key: other, value: Some(Value::MAX) });
             Some(&[Kind::CircularReads, Kind::ReadSkew])
         }
-        // The reader read what nobody wrote.
+        // The reader read a value that nobody wrote.
         _ => {
             for step in &mut history.transactions[reader].steps {
                 if *step == (Step::Read { key, value: Some(value) }) {

@@ -13,6 +13,7 @@ use std::time::Duration;
 use bedplate_history::Summary;
 use bedplate_kerneldb::testing::SimulatedDisk;
 use common::can_run;
+use history::client::Service;
 use history::plan::Mix;
 use history::rounds::Recorder;
 use history::servers::{LocalServer, ServerProcess, Variant, procedures, serve_until_killed};
@@ -28,6 +29,16 @@ const MIX: Mix = Mix { hang_ups: true, read_only_percent: 15, pause_ms: 3 };
 fn runs(transactions: usize, least: usize, most: usize) -> (usize, usize) {
     let runs = transactions.div_ceil(most).max(least);
     (runs, transactions.div_ceil(runs))
+}
+
+/// Reads what the run before has left, and takes new keys from time to time.
+fn prepare(recorder: &mut Recorder, service: &Service, run: usize) {
+    if run > 0 {
+        recorder.read_all(service);
+    }
+    if run % RUNS_WITH_THE_SAME_KEYS == 0 {
+        recorder.take_new_keys(service.addr);
+    }
 }
 
 /// A history proves something only if its transactions met each other. Runs that end early have less than all
@@ -74,12 +85,7 @@ fn transactions_are_serial_through_power_failures() {
             let server =
                 LocalServer::start(disk, Variant { way: variant.way + run, ..variant }, procedures());
             let service = recorder.service(server.addr());
-            if run > 0 {
-                recorder.read_all(&service);
-            }
-            if run % RUNS_WITH_THE_SAME_KEYS == 0 {
-                recorder.take_new_keys(service.addr);
-            }
+            prepare(&mut recorder, &service, run);
             let mut after = SimulatedDisk::new();
             recorder.run(&service, limit, |begun, random| {
                 stall(&server, begun, limit, random);
@@ -100,6 +106,12 @@ fn transactions_are_serial_through_power_failures() {
     }
 }
 
+/// The process that is killed. The test starts it. Without the test's environment variables it does nothing.
+#[test]
+fn child() {
+    serve_until_killed();
+}
+
 #[test]
 fn transactions_are_serial_through_kills() {
     if !can_run() {
@@ -113,12 +125,7 @@ fn transactions_are_serial_through_kills() {
     for run in 0..runs {
         let mut server = ServerProcess::start(folder.path(), 2 * run);
         let service = recorder.service(server.addr);
-        if run > 0 {
-            recorder.read_all(&service);
-        }
-        if run % RUNS_WITH_THE_SAME_KEYS == 0 {
-            recorder.take_new_keys(service.addr);
-        }
+        prepare(&mut recorder, &service, run);
         recorder.run(&service, limit, |begun, random| {
             let end = limit / 2 + random.below(limit / 2);
             while run + 1 < runs && begun.load(SeqCst) < end {
@@ -134,10 +141,4 @@ fn transactions_are_serial_through_kills() {
         }
     }
     assert_thorough(recorder.check(), transactions);
-}
-
-#[test]
-#[ignore = "the process of the server in transactions_are_serial_through_kills"]
-fn serves_until_it_is_killed() {
-    serve_until_killed();
 }

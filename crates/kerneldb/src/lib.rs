@@ -43,7 +43,8 @@ pub use error::{Error, Result};
 pub use limits::{KEY_MAX, TRACE_OPS, TX_KEYS_MAX, VALUE_MAX};
 pub use session::{
     ACCOUNTS, Application, FoundProcedure, HandlerCounts, HandlerInfo, Procedure, ProcedureInfo, Replayer,
-    Reply, Session, TRACE_KEY, Trace, TraceOutcome, VOTER, VOTER_HASHMAP, VOTER_PROCEDURES, read_library,
+    Reply, Session, TRACE_KEY, Trace, TraceOutcome, VOTER, VOTER_HASHMAP, VOTER_PROCEDURES, VOTER_STEPS,
+    read_library,
 };
 pub use stats::Stats;
 pub use timeouts::Timeouts;

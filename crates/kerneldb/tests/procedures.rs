@@ -4,18 +4,10 @@ mod common;
 
 use bedplate_kerneldb::{
     Application, Config, Database, EngineKind, Procedure, Session, SetOptions, VOTER, VOTER_HASHMAP,
+    VOTER_STEPS,
 };
 use common::{can_run, has_arenas, hash_maps, small};
 
-const STEPS: [&str; 7] = [
-    "voter_area",
-    "voter_contestant",
-    "voter_phone",
-    "voter_count",
-    "voter_vote",
-    "voter_commit",
-    "voter_rollback",
-];
 const CONFLICT: u32 = 16;
 
 fn key(table: u8, id: u64, bytes: usize) -> Vec<u8> {
@@ -38,7 +30,7 @@ fn voter_on(config: Config) -> (Database, Application, [Procedure; 2]) {
         s.set(&key(b'a', area, 4), b"PA", SetOptions::default()).unwrap();
     }
     let app = db.load_application(elf, 0).unwrap();
-    for (index, step) in STEPS.iter().enumerate() {
+    for (index, step) in VOTER_STEPS.iter().enumerate() {
         app.set_program("voter_programs", index as u32, &app.procedure(step).unwrap()).unwrap();
     }
     let procedures = [app.procedure("voter_begin").unwrap(), app.procedure("voter_direct").unwrap()];
@@ -129,10 +121,10 @@ fn programs_are_replaced_in_use() {
         // A program tail calls through its own object's array, so objects stay loaded while one may be in
         // use.
         let mut loaded = Vec::new();
-        let own: Vec<_> = STEPS.iter().map(|step| app.procedure(step).unwrap()).collect();
+        let own: Vec<_> = VOTER_STEPS.iter().map(|step| app.procedure(step).unwrap()).collect();
         while !voting.is_finished() {
             let newer = db.load_application(VOTER, 0).unwrap();
-            let steps: Vec<_> = STEPS.iter().map(|step| newer.procedure(step).unwrap()).collect();
+            let steps: Vec<_> = VOTER_STEPS.iter().map(|step| newer.procedure(step).unwrap()).collect();
             for array_of in [&newer, &app] {
                 for (index, step) in steps.iter().enumerate() {
                     array_of.set_program("voter_programs", index as u32, step).unwrap();

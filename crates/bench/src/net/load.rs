@@ -53,12 +53,8 @@ pub struct Schedule {
 /// A workload of GETs and SETs on one server.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// Connections.
-    pub connections: usize,
-    /// Requests per batch (closed loop only).
-    pub pipeline: usize,
-    /// Generator threads, at most one per connection.
-    pub threads: usize,
+    /// Its extent and timing.
+    pub schedule: Schedule,
     /// Keys `0..keys` exist.
     pub keys: u64,
     /// Bytes of every value.
@@ -67,29 +63,11 @@ pub struct Load {
     pub set_percent: u32,
     /// Popularity of keys.
     pub distribution: Distribution,
-    /// Timing of requests.
-    pub timing: Loop,
-    /// Runs before the measurement begins.
-    pub warm_up: Duration,
-    /// Length of the measurement.
-    pub window: Duration,
     /// Seed of the key streams.
     pub seed: u64,
 }
 
 impl Load {
-    /// Its extent and timing.
-    pub fn schedule(&self) -> Schedule {
-        Schedule {
-            connections: self.connections,
-            pipeline: self.pipeline,
-            threads: self.threads,
-            timing: self.timing,
-            warm_up: self.warm_up,
-            window: self.window,
-        }
-    }
-
     /// The requests of one of its threads.
     pub fn traffic(&self, thread: usize) -> Keys {
         let seed = self.seed.wrapping_add(thread as u64);
@@ -128,11 +106,11 @@ impl Seen {
 /// Runs a load and returns its results, and those of `edge`, which it calls at the beginning and at the
 /// end of the window.
 pub fn run<T>(address: SocketAddr, load: &Load, edge: impl FnMut() -> Result<T>) -> Result<(Seen, [T; 2])> {
-    let (seen, edges, _) = run_traffic(address, &load.schedule(), |thread| load.traffic(thread), edge)?;
+    let (seen, edges, _) = run_traffic(address, &load.schedule, |thread| load.traffic(thread), edge)?;
     Ok((seen, edges))
 }
 
-/// The same for any requests. `traffic` makes those of a thread; they are returned after the run.
+/// Does the same as [`run`] for any requests. `traffic` makes those of a thread; they are returned after the run.
 pub fn run_traffic<T, R: Traffic>(
     address: SocketAddr,
     schedule: &Schedule,
@@ -298,7 +276,7 @@ impl<R: Traffic> Worker<R> {
         }
     }
 
-    /// Sends the rest of the requests and receives the replies that are still missing.
+    /// Sends the unsent bytes of each connection and receives its missing replies.
     fn receive_rest(&mut self) -> Result<()> {
         let late = Instant::now() + ANSWER_LIMIT;
         for c in 0..self.connections.len() {

@@ -95,10 +95,10 @@ impl Edge {
 
 /// Runs the load once.
 pub fn measure(server: &Server, load: &Load) -> Result<Measured> {
-    measure_traffic(server, &load.schedule(), |thread| load.traffic(thread)).map(|(measured, _)| measured)
+    measure_traffic(server, &load.schedule, |thread| load.traffic(thread)).map(|(measured, _)| measured)
 }
 
-/// The same for any requests; see [`load::run_traffic`].
+/// Does the same as [`measure`] for any requests; see [`load::run_traffic`].
 pub fn measure_traffic<R: Traffic>(
     server: &Server,
     schedule: &Schedule,
@@ -124,10 +124,10 @@ pub fn measure_traffic<R: Traffic>(
 
 /// Run time per reply, in nanoseconds, of all programs of a type; `None` if the kernel does not report it.
 pub fn calibrate_bpf(server: &Server, load: &Load, kind: ProgramType) -> Result<Option<f64>> {
-    calibrate_traffic(server, &load.schedule(), |thread| load.traffic(thread), kind).map(|(ns, _)| ns)
+    calibrate_traffic(server, &load.schedule, |thread| load.traffic(thread), kind).map(|(ns, _)| ns)
 }
 
-/// The same for any requests; see [`load::run_traffic`].
+/// Does the same as [`calibrate_bpf`] for any requests; see [`load::run_traffic`].
 pub fn calibrate_traffic<R: Traffic>(
     server: &Server,
     schedule: &Schedule,

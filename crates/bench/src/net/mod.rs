@@ -30,7 +30,7 @@ use crate::bpf::ProgramType;
 use crate::keys::Distribution;
 use crate::sample::{Samples, interleave, samples};
 use crate::{Benchmark, Error, Fields, Options, Report, Result, Sink, Step};
-use load::{Load, Loop};
+use load::{Load, Loop, Schedule};
 use measure::{Measured, calibrate_bpf, fill_row, measure};
 use server::Server;
 
@@ -276,20 +276,24 @@ fn losses(ratios: &[(&str, f64)]) -> String {
 
 fn measure_cell(plan: &Plan, sides: &[&Side], cell: &Cell, timing: Loop) -> Result<CellResult> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let load = |round: usize| Load {
+    let schedule = Schedule {
         connections: cell.connections,
         pipeline: cell.pipeline,
         threads: cores.min(2),
+        timing,
+        warm_up: plan.warm_up,
+        window: plan.window,
+    };
+    let load = |round: usize| Load {
+        schedule,
         keys: plan.keys,
         value_len: cell.value_len,
         set_percent: cell.set_percent,
         distribution: Distribution::Uniform,
-        timing,
-        warm_up: plan.warm_up,
-        window: plan.window,
         seed: round as u64 * 1000 + 1,
     };
-    let calibration = Load { window: plan.window / 2, ..load(usize::MAX / 2000) };
+    let shorter = Schedule { window: plan.window / 2, ..schedule };
+    let calibration = Load { schedule: shorter, ..load(usize::MAX / 2000) };
     let mut bpf_ns = Vec::new();
     for side in sides {
         bpf_ns.push(match side.client_programs {

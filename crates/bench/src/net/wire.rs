@@ -13,7 +13,7 @@ use crate::{Error, Result};
 /// The requests of a workload, and the check of their replies. Each value belongs to one thread of the load generator, whose
 /// connections take their requests from it in turns.
 pub trait Traffic: Send {
-    /// What the check of a reply has to know about its request.
+    /// The properties of a request that the check of its reply needs.
     type Request: Copy + Send;
     /// Whether a run ends only when every request has its reply, so that the traffic can count what the server did.
     const ANSWERS_ALL: bool;

@@ -15,7 +15,7 @@ use bedplate_snapshot::{Memory, PAGE};
 use super::saving::{CONNECTIONS, Cell, ROUNDS, Round, VALUE, add_rows, cell, measure};
 use super::valkey;
 use crate::keys::Distribution;
-use crate::net::load::{self, Load, Loop};
+use crate::net::load::{self, Load, Loop, Schedule};
 use crate::net::server::Server;
 use crate::sample::{Samples, interleave, samples};
 use crate::{Benchmark, Error, Fields, Options, Report, Result, Sink, Step};
@@ -152,17 +152,20 @@ fn huge_pages() -> String {
 
 /// The servers' ratio of throughput when they do not save, in a closed loop, after snapshots were taken.
 fn throughput(servers: &[Server; 3], keys: u64, options: &Options) -> Result<f64> {
-    let load = Load {
+    let schedule = Schedule {
         connections: CONNECTIONS,
         pipeline: 1,
         threads: 1,
+        timing: Loop::Closed,
+        warm_up: Duration::from_millis(300),
+        window: Duration::from_millis(1500),
+    };
+    let load = Load {
+        schedule,
         keys,
         value_len: VALUE,
         set_percent: 50,
         distribution: Distribution::Gaussian,
-        timing: Loop::Closed,
-        warm_up: Duration::from_millis(300),
-        window: Duration::from_millis(1500),
         seed: 99,
     };
     const COMPARED: [usize; 2] = [STOCK, BEDPLATE];

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use super::machine_memory;
 use crate::keys::Distribution;
-use crate::net::load::{self, Load, Loop, Seen};
+use crate::net::load::{self, Load, Loop, Schedule, Seen};
 use crate::net::server::Server;
 use crate::sample::samples;
 use crate::{Error, Fields, Report, Result};
@@ -31,17 +31,20 @@ impl Cell {
     }
 
     pub(super) fn load(&self, keys: u64, window: Duration) -> Load {
-        Load {
+        let schedule = Schedule {
             connections: CONNECTIONS,
             pipeline: 1,
             threads: 1,
+            timing: Loop::Open { rate: self.rate },
+            warm_up: Duration::from_millis(1000),
+            window,
+        };
+        Load {
+            schedule,
             keys,
             value_len: VALUE,
             set_percent: self.set_percent,
             distribution: self.distribution,
-            timing: Loop::Open { rate: self.rate },
-            warm_up: Duration::from_millis(1000),
-            window,
             seed: 7,
         }
     }
@@ -79,7 +82,8 @@ impl Round {
 }
 
 pub(super) fn measure(server: &Server, load: &Load) -> Result<Round> {
-    let idle = Load { window: Duration::from_millis(1500), ..*load };
+    let schedule = Schedule { window: Duration::from_millis(1500), ..load.schedule };
+    let idle = Load { schedule, ..*load };
     let (idle, _) = load::run(server.address(), &idle, || Ok(()))?;
     let mut started = None;
     let (saving, extra_bytes) = machine_memory::most_beside(|| {

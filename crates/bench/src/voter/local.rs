@@ -4,12 +4,12 @@
 //! memory that earlier turns have touched. After the turn, the votes in the database are compared with the outcomes that the
 //! threads have counted.
 
-use std::fmt::Write;
+use std::io::{Cursor, Write};
 use std::time::{Duration, Instant};
 
 use bedplate_kerneldb::{
     Application, Config, Database, EngineKind, FoundProcedure, Procedure, Reply, Session, SetOptions, VOTER,
-    VOTER_HASHMAP, VOTER_PROCEDURES,
+    VOTER_HASHMAP, VOTER_PROCEDURES, VOTER_STEPS,
 };
 
 use super::tables::{Ballot, Ballots, LIMIT, areas, contestants, rows};
@@ -19,17 +19,6 @@ use crate::{Error, Result};
 
 /// Memory limit of each database in bytes.
 const MEMORY: u64 = 1 << 30;
-
-/// Steps of the continuation-passing style, in the order of the procedure's program array.
-const STEPS: [&str; 7] = [
-    "voter_area",
-    "voter_contestant",
-    "voter_phone",
-    "voter_count",
-    "voter_vote",
-    "voter_commit",
-    "voter_rollback",
-];
 
 /// The way in which votes are cast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +46,7 @@ impl Way {
     }
 }
 
-/// What threads have done within a window.
+/// The votes that threads cast within a window, and their cost.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Window {
     pub(super) tally: Tally,
@@ -78,6 +67,9 @@ impl Window {
         self.tally.processed() as f64 * 1e9 / self.wall_ns as f64
     }
 }
+
+/// The tables that votes do not change, of the applications and of the library.
+const LOADED_TABLES: [&[u8]; 4] = [b"a", b"c", b"area", b"contestant"];
 
 /// The code that casts a vote.
 enum Caster {
@@ -117,7 +109,7 @@ impl Hall {
         let caster = match way {
             Way::TailCalls => {
                 let application = application()?;
-                for (index, step) in (0..).zip(STEPS) {
+                for (index, step) in (0..).zip(VOTER_STEPS) {
                     application.set_program("voter_programs", index, &application.procedure(step)?)?;
                 }
                 let procedure = application.procedure("voter_begin")?;
@@ -145,7 +137,7 @@ impl Hall {
         let mut put = |key: &[u8], value: &str| {
             session.set(key, value.as_bytes(), SetOptions::default()).map(|_| ()).map_err(Error::from)
         };
-        if let Caster::Library(_) = self.caster {
+        if self.is_by_name() {
             return rows().try_for_each(|(key, value)| put(key.as_bytes(), &value));
         }
         areas().try_for_each(|(code, state)| put(&key(b'a', code, 4), state))?;
@@ -198,9 +190,9 @@ impl Hall {
             }
             Caster::Operators => return vote_by_operators(session, ballot, tally),
             Caster::Library(procedure) => {
-                let mut text = Text::default();
+                let mut text = Cursor::new([0; 32]);
                 write!(text, "{}{}", ballot.phone, ballot.contestant).expect("30 digits have room");
-                let (phone, contestant) = text.bytes().split_at(10);
+                let (phone, contestant) = text.get_ref()[..text.position() as usize].split_at(10);
                 match session.call_found(procedure, &[phone, contestant, LIMIT_TEXT]) {
                     Ok(Reply::Integer(0)) => &mut tally.accepted,
                     Ok(Reply::Integer(1)) => &mut tally.no_contestant,
@@ -215,10 +207,23 @@ impl Hall {
         Ok(())
     }
 
+    /// Whether the keys and values are those of the library, and not those of the applications.
+    fn is_by_name(&self) -> bool {
+        matches!(self.caster, Caster::Library(_))
+    }
+
+    /// The table of a row: the part of its key before the colon, or the applications' letter.
+    fn table<'k>(&self, key: &'k [u8]) -> &'k [u8] {
+        match self.is_by_name() {
+            true => key.split(|byte| *byte == b':').next().unwrap_or_default(),
+            false => &key[..1],
+        }
+    }
+
     /// Compares the votes in the database with the outcomes.
     pub(super) fn check(&self, tally: Tally) -> Result<()> {
         let mut stored = Stored::default();
-        let by_name = matches!(self.caster, Caster::Library(_));
+        let by_name = self.is_by_name();
         let mut of_contestants = 0;
         let number = |value: &[u8]| match by_name {
             true => std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()),
@@ -227,15 +232,12 @@ impl Hall {
         let mut unreadable = 0u64;
         let snapshot = self.database.snapshot()?;
         snapshot.scan(0, snapshot.positions(), &mut |item| {
-            let table = match by_name {
-                true => item.key.split(|byte| *byte == b':').next().unwrap_or_default(),
-                false => &item.key[..1],
-            };
+            let table = self.table(item.key);
             match (table, number(item.value)) {
                 (b"v" | b"vote", _) => stored.records += 1,
                 (b"p" | b"phone", Some(votes)) => stored.add_phone(votes),
                 (b"count", Some(votes)) => of_contestants += votes,
-                (b"a" | b"area" | b"c" | b"contestant", _) => {}
+                _ if LOADED_TABLES.contains(&table) => {}
                 _ => unreadable += 1,
             }
         })?;
@@ -272,9 +274,7 @@ impl Hall {
         let snapshot = self.database.snapshot()?;
         let mut keys = Vec::new();
         snapshot.scan(0, snapshot.positions(), &mut |item| {
-            let stays = [&b"area:"[..], b"contestant:"].iter().any(|table| item.key.starts_with(table))
-                || item.key.len() == 5 && matches!(item.key[0], b'a' | b'c');
-            if !stays {
+            if !LOADED_TABLES.contains(&self.table(item.key)) {
                 keys.push(item.key.to_vec());
             }
         })?;
@@ -295,28 +295,6 @@ impl Hall {
 /// The limit as the library's procedure takes it.
 const LIMIT_TEXT: &[u8] = b"2";
 const _: () = assert!(LIMIT == 2);
-
-/// A short text on the stack.
-#[derive(Default)]
-struct Text {
-    bytes: [u8; 32],
-    len: usize,
-}
-
-impl Text {
-    fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-}
-
-impl Write for Text {
-    fn write_str(&mut self, text: &str) -> std::fmt::Result {
-        let room = self.bytes.get_mut(self.len..self.len + text.len()).ok_or(std::fmt::Error)?;
-        room.copy_from_slice(text.as_bytes());
-        self.len += text.len();
-        Ok(())
-    }
-}
 
 /// VOTE from user space: the same operators as the procedure's, one call each.
 fn vote_by_operators(session: &mut Session, ballot: Ballot, tally: &mut Tally) -> Result<()> {
@@ -355,15 +333,7 @@ fn vote_by_operators(session: &mut Session, ballot: Ballot, tally: &mut Tally) -
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const SIDES: [(EngineKind, Way); 6] = [
-        (EngineKind::Arena, Way::TailCalls),
-        (EngineKind::Arena, Way::Direct),
-        (EngineKind::Arena, Way::UserSpace),
-        (EngineKind::Arena, Way::ByName),
-        (EngineKind::HashMap, Way::TailCalls),
-        (EngineKind::HashMap, Way::Direct),
-    ];
+    use crate::voter::SIDES;
 
     /// Each way decides the same about the same votes, and keeps the invariants; with one of its votes lost, it does not.
     #[test]

@@ -219,7 +219,8 @@ struct Ratios {
     /// Incomplete if the kernel does not report the run time of eBPF programs.
     cpu: Vec<Option<f64>>,
     p50: Vec<f64>,
-    /// What the target is about: the rate, or where the load generator bounds it, the better of rate and processor time.
+    /// The value that the target compares: the rate, or where the load generator bounds the rate, the better of rate and processor
+    /// time.
     gain: Vec<f64>,
 }
 

@@ -8,11 +8,11 @@ use crate::{Error, Result};
 pub(super) struct Tally {
     pub(super) requests: u64,
     pub(super) accepted: u64,
-    /// For a contestant that does not exist.
+    /// Votes for a contestant that does not exist.
     pub(super) no_contestant: u64,
-    /// From a phone number that has cast all of its votes.
+    /// Votes from a phone number that has cast all of its votes.
     pub(super) over_limit: u64,
-    /// Rolled back, without effects.
+    /// Votes that were rolled back, without effects.
     pub(super) failed: u64,
 }
 

@@ -1,4 +1,4 @@
-//! A client that runs transactions and notes what it has seen.
+//! A client that runs transactions and notes their reads, writes and outcomes.
 
 use std::net::SocketAddr;
 use std::sync::RwLock;
@@ -85,53 +85,71 @@ impl Client<'_> {
     /// Sends the requests of a transaction and receives the replies; returns the replies that were received, and
     /// whether the last request was sent completely, or perhaps.
     fn exchange(&mut self, plan: &Plan) -> (Vec<Reply>, bool) {
-        let mut replies = Vec::new();
-        let whole = plan.hang_up.unwrap_or(plan.requests.len());
+        let (mut replies, count) = (Vec::new(), plan.requests.len());
+        let whole = plan.hang_up.unwrap_or(count);
         let part =
             plan.requests.get(whole).map_or(&[][..], |request| &request.bytes[..request.bytes.len() / 2]);
-        let bytes = |requests: &[Request]| requests.iter().flat_map(|r| r.bytes.clone()).collect::<Vec<u8>>();
-        let is_complete = whole == plan.requests.len();
-        if plan.pipelined {
-            let bytes = [bytes(&plan.requests[..whole]), part.to_vec()].concat();
+        let requests = &plan.requests[..whole];
+        let is_complete = if plan.pipelined {
             // If sending fails, a part of the bytes may have arrived.
-            if self.send(&bytes).is_ok() && plan.hang_up.is_none() {
-                while replies.len() < whole {
-                    match self.receive() {
-                        Ok(reply) => replies.push(reply),
-                        Err(Lost) => break,
-                    }
-                }
-            }
+            let _ = self.exchange_at_once(requests, part, plan.hang_up.is_some(), &mut replies);
+            whole == count
         } else {
-            for (number, request) in plan.requests[..whole].iter().enumerate() {
-                std::thread::sleep(plan.pause);
-                if self.send(&request.bytes).is_err() {
-                    return (replies, number + 1 == plan.requests.len());
-                }
-                if plan.hang_up.is_some() && number + 1 == whole {
-                    break;
-                }
-                match self.receive() {
-                    Ok(reply) => {
-                        let failed =
-                            matches!(reply, Reply::ServerError(_)) && plan.frame == Frame::Interactive;
-                        replies.push(reply);
-                        if failed {
-                            // Nothing but ROLLBACK makes sense. COMMIT says whether it had failed before.
-                            break;
-                        }
+            match self.exchange_one_by_one(plan, requests, &mut replies) {
+                Ok(()) => {
+                    if !part.is_empty() {
+                        let _ = self.send(part);
                     }
-                    Err(Lost) => return (replies, number + 1 == plan.requests.len()),
+                    whole == count
                 }
+                // The request without a reply may have arrived.
+                Err(Lost) => replies.len() + 1 == count,
             }
-            if !part.is_empty() {
-                let _ = self.send(part);
-            }
-        }
+        };
         if plan.hang_up.is_some() {
             self.connection = None;
         }
         (replies, is_complete)
+    }
+
+    /// Sends requests and a part of the next one in one piece, and receives the replies unless the client hangs up.
+    fn exchange_at_once(
+        &mut self,
+        requests: &[Request],
+        part: &[u8],
+        hangs_up: bool,
+        replies: &mut Vec<Reply>,
+    ) -> Result<(), Lost> {
+        let bytes: Vec<&[u8]> = requests.iter().map(|request| &request.bytes[..]).chain([part]).collect();
+        self.send(&bytes.concat())?;
+        while !hangs_up && replies.len() < requests.len() {
+            replies.push(self.receive()?);
+        }
+        Ok(())
+    }
+
+    /// Sends each request after the reply to the one before. A client that hangs up does not receive the last reply.
+    fn exchange_one_by_one(
+        &mut self,
+        plan: &Plan,
+        requests: &[Request],
+        replies: &mut Vec<Reply>,
+    ) -> Result<(), Lost> {
+        for (number, request) in requests.iter().enumerate() {
+            std::thread::sleep(plan.pause);
+            self.send(&request.bytes)?;
+            if plan.hang_up.is_some() && number + 1 == requests.len() {
+                break;
+            }
+            let reply = self.receive()?;
+            let failed = matches!(reply, Reply::ServerError(_)) && plan.frame == Frame::Interactive;
+            replies.push(reply);
+            if failed {
+                // Only ROLLBACK can follow. COMMIT would report the error that came before it.
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Runs a transaction; `None` if the server is ending and it did not begin.

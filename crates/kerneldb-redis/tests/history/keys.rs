@@ -50,7 +50,7 @@ pub fn decode(bytes: &[u8]) -> Value {
     GARBLED
 }
 
-/// What may be done to a key only once, because it makes a version that the checker could otherwise not identify.
+/// An operation that clients may run only once on a key, because the checker could not identify the version that it makes otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Once {
     /// A write without a read.
@@ -92,12 +92,13 @@ impl Keys {
         self.first + random.below(KEYS).min(random.below(KEYS)) as Key
     }
 
-    /// Whether the caller may do to a key what may be done once. It then has to give the right back ([`Keys::give_back`]) if it
-    /// certainly did not.
+    /// Whether the caller may run the operation on a key. If it may and the operation certainly took no effect, the caller must give
+    /// the right back ([`Keys::give_back`]).
     pub fn claim(&self, key: Key, once: Once) -> bool {
         (once == Once::BlindWrite || key % 3 == 1) && !self.used(key, once).swap(true, SeqCst)
     }
 
+    /// Lets another client run the operation on the key.
     pub fn give_back(&self, key: Key, once: Once) {
         self.used(key, once).store(false, SeqCst);
     }

@@ -1,4 +1,4 @@
-//! Random transactions: the requests, and what their replies say about the keys.
+//! Random transactions: the requests, and the reads and writes that their replies reveal.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use redis::Value as Reply;
 use super::keys::{Keys, NAME_BYTES, Once, Values, decode, encode, name, named};
 use crate::server::{Random, request};
 
-/// What a request reads and writes.
+/// The reads and writes of a request.
 #[derive(Clone, Debug)]
 pub enum Effect {
     /// BEGIN and the like.
@@ -45,9 +45,12 @@ fn write(key: Key, value: Value) -> Step {
     Step::Write { key, value: Some(value) }
 }
 
-/// The reads of a reply that consists of names; absent keys have dashes.
-fn read_names(keys: impl Iterator<Item = Key>, reply: &Reply) -> Option<Vec<Step>> {
+/// The reads of a reply that consists of a name for each key; absent keys have dashes.
+fn read_names(keys: impl ExactSizeIterator<Item = Key>, reply: &Reply) -> Option<Vec<Step>> {
     let Reply::BulkString(names) = reply else { return None };
+    if names.len() != NAME_BYTES * keys.len() {
+        return None;
+    }
     let value = |name: &[u8]| (name != [b'-'; NAME_BYTES]).then(|| named(name));
     let steps = keys.zip(names.chunks(NAME_BYTES)).map(|(key, name)| Step::Read { key, value: value(name) });
     Some(steps.collect())
@@ -100,7 +103,7 @@ impl Effect {
             Effect::Set(key, value) | Effect::Swap(key, value) | Effect::CallRefused(key, value) => {
                 vec![write(*key, *value)]
             }
-            // If they have written, they have found this before.
+            // These requests write only if they have read this value before.
             Effect::SetAbsent(key, value) => vec![Step::Read { key: *key, value: None }, write(*key, *value)],
             Effect::CompareAndSet(key, before, value) => {
                 vec![Step::Read { key: *key, value: Some(*before) }, write(*key, *value)]
@@ -202,7 +205,7 @@ pub struct Plan {
     /// The number of requests after which the client closes the connection. It sends them and a part of the next one, and
     /// does not read the reply to the last one.
     pub hang_up: Option<usize>,
-    /// What the transaction does to keys that may be done only once.
+    /// The operations of the transaction that may run only once on a key, with their keys.
     pub once: Vec<(Key, Once)>,
 }
 

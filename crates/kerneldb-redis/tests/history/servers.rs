@@ -13,7 +13,7 @@ use bedplate_kerneldb_redis::server::{Server, ServerHandle};
 
 use crate::server::{Random, no_checkpoints, start_on, ways};
 
-/// What differs between servers.
+/// The settings in which servers differ.
 #[derive(Clone, Copy, Debug)]
 pub struct Variant {
     pub partitions: u32,
@@ -120,14 +120,12 @@ const ADDRESS: &str = "listening at ";
 const FOLDER: &str = "BEDPLATE_TEST_HISTORY_FOLDER";
 const WAY: &str = "BEDPLATE_TEST_HISTORY_WAY";
 
-/// The test that is the server's process.
-pub const SERVING_TEST: &str = "serves_until_it_is_killed";
-
 impl ServerProcess {
-    /// The folder has the procedures in `history.o`, and the data in `data`.
+    /// Runs [`serve_until_killed`] in the test `child` of this program. The folder has the procedures in `history.o`, and the data
+    /// in `data`.
     pub fn start(folder: &Path, way: usize) -> ServerProcess {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args([SERVING_TEST, "--exact", "--ignored", "--nocapture"])
+            .args(["--exact", "child", "--nocapture", "--test-threads=1"])
             .env(FOLDER, folder)
             .env(WAY, way.to_string())
             .stdout(Stdio::piped())
@@ -151,12 +149,9 @@ impl Drop for ServerProcess {
     }
 }
 
-/// The body of [`SERVING_TEST`].
+/// The process of [`ServerProcess`]. Without its environment variables, this function does nothing.
 pub fn serve_until_killed() {
-    let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else {
-        println!("skipped: it is a part of other tests");
-        return;
-    };
+    let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
     let way = super::number(WAY).unwrap() as usize;
     let variant = Variant { partitions: 1, versions: 4, snapshot_grace_ms: 3000, way };
     let data = folder.join("data");

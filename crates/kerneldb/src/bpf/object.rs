@@ -54,7 +54,7 @@ thread_local! {
     static REPLACED: std::cell::RefCell<HashMap<String, Vec<u8>>> = std::cell::RefCell::default();
 }
 
-/// Runs `f`. What it loads in this thread under one of the names is the object given here, whatever object it has.
+/// Runs `f`. When `f` loads an object under one of the names in this thread, the object given here is loaded instead.
 /// So a test can run a database on programs that were compiled in another way. The names are those in error messages:
 /// `kdb_call` for the operators, and [`Attachment::name`](crate::attach::Attachment::name) for others.
 #[cfg(any(test, feature = "testing"))]

@@ -53,7 +53,18 @@ impl Application {
 /// The Voter example (`bpf/examples/voter.bpf.c`), for the tests and benchmarks.
 pub const VOTER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/voter.bpf.o"));
 
-/// The same for the hash-map engine.
+/// Its steps in continuation-passing style, in the order of the program array `voter_programs`.
+pub const VOTER_STEPS: [&str; 7] = [
+    "voter_area",
+    "voter_contestant",
+    "voter_phone",
+    "voter_count",
+    "voter_vote",
+    "voter_commit",
+    "voter_rollback",
+];
+
+/// The Voter example for the hash-map engine.
 pub const VOTER_HASHMAP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/voter_hashmap.bpf.o"));
 
 /// The library of the example `bpf/examples/voter_procedures.bpf.c`, for tests and benchmarks.

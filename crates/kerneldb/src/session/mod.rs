@@ -13,7 +13,7 @@ mod replayer;
 mod trace;
 mod trace_program;
 
-pub use application::{ACCOUNTS, Application, VOTER, VOTER_HASHMAP, VOTER_PROCEDURES};
+pub use application::{ACCOUNTS, Application, VOTER, VOTER_HASHMAP, VOTER_PROCEDURES, VOTER_STEPS};
 pub use call::{FoundProcedure, Reply};
 pub use handler::{HandlerCounts, HandlerInfo};
 pub(crate) use handler::{list as list_handlers, run as run_handler};
