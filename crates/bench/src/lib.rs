@@ -29,6 +29,7 @@ mod checkpoint;
 mod error;
 #[cfg(target_arch = "x86_64")]
 mod evict;
+mod language;
 mod limits;
 mod machine;
 mod memory;

@@ -82,7 +82,7 @@ pub struct Diagnostic {
     pub column: usize,
     /// The rule that is broken.
     pub rule: Rule,
-    /// What is wrong.
+    /// The mistake, without the rule.
     pub message: String,
 }
 

@@ -35,7 +35,7 @@ mod random;
 mod reserved;
 mod syntax;
 
-/// What the tests share names the crate from outside.
+/// `tests/common` imports the crate by its name.
 #[cfg(test)]
 extern crate self as bedplate_procedure_language;
 

@@ -27,7 +27,7 @@ pub(crate) struct Argument {
     pub name: String,
     pub span: Span,
     pub kind: ArgumentKind,
-    /// What the caller gets if the argument is out of range.
+    /// The refusal if the argument is out of range.
     pub refusal: Vec<u8>,
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use bedplate_kerneldb::{ACCOUNTS, Database, Error, Reply, Session, SetOptions, VOTER, Written};
-use common::{can_run, compiled, contents, database, example, file, object, seed};
+use common::{can_run, compiled, contents, database, example, object, seed};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
 /// `accounts.kdb`, compiled once.
@@ -114,7 +114,7 @@ fn accounts_are_those_of_the_example_in_c() {
         assert!(outcomes.contains_key(outcome), "{outcome} is missing: {outcomes:?}");
     }
     databases.iter().for_each(|database| assert!(database.verify().unwrap().keys > 0));
-    // What the language knows and the example in C leaves to the engine.
+    // The language checks lengths that the example in C leaves to the engine.
     let [c, language] = &mut sessions;
     for name in [&b""[..], &[b'x'; 256]] {
         assert!(matches!(c.call("account_balance", &[name]), Err(Error::TooLarge(_))));
@@ -188,8 +188,7 @@ fn votes_are_those_of_the_example_in_c() {
     fill(&language, |table, number, _| language_key(table, number));
     let application = c.load_application(VOTER, 0).unwrap();
     let direct = application.procedure("voter_direct").unwrap();
-    let text = std::fs::read_to_string(file("forms/vote.bpf.c")).unwrap();
-    by_hand.load_library("voter", &object(&text), false).unwrap();
+    by_hand.load_library("voter", &object(&example("voter.bpf.c")), false).unwrap();
     language.load_library("voter", &compiled(&example("voter.kdb")), false).unwrap();
     let mut sessions = [&c, &by_hand, &language].map(|database| database.session().unwrap());
     let mut rng = SmallRng::seed_from_u64(seed());
@@ -214,7 +213,7 @@ fn votes_are_those_of_the_example_in_c() {
     }
 }
 
-/// What `stock.kdb` does, in Rust.
+/// A model of `stock.kdb`.
 #[derive(Clone, Default)]
 struct Stock {
     stock: BTreeMap<(String, String), i64>,

@@ -16,6 +16,7 @@ const BROKEN: &[(Rule, &str)] = &[
     (Rule::Syntax, "P(reply n @$;)"),
     (Rule::Syntax, "P(@else;)"),
     (Rule::Syntax, "P(if 1 < n @< 3 { reply ok; } reply nil;)"),
+    (Rule::Syntax, "P(if 1 == @not n { reply ok; } reply nil;)"),
     (Rule::Syntax, "P(insert [t] = 1@; reply ok;)"),
     (Rule::Syntax, "P(set [t] = 1 @else { reply nil; } reply ok;)"),
     (Rule::Syntax, "P(insert [t] = 1 @keep expiry else { reply nil; } reply ok;)"),
@@ -156,7 +157,10 @@ fn programs_within_the_rules_compile() {
         "P(if n > 1 { let m = 1; set [t] = m; } else { let m = 2; set [t] = m; } reply ok;)",
         "P(let up = 1; let to = 2; let keep = 3; let at = to; reply up + keep + at;)",
         "P(reply n / small + 7 % -small;)",
+        "P(if not not n == 1 and not (not n < 2 or n > 9) { reply ok; } reply - - n;)",
         "P(for i in small..small + 2 { set [i] = i; } reply ok;)",
+        // A bound takes no steps.
+        "P(for i in 1..700 { for j in i..i up to 2 - 1 { } } reply ok;)",
         "R(reply \"text\";)",
         "R(reply t;)",
         "procedure p(a: text(0..5), b: text(1..250)) { get [a, b]; reply ok; }",

@@ -1,4 +1,4 @@
-//! Types of expressions, the numbers that they can be, and what conditions say about the value.
+//! Types of expressions, the numbers that they can be, and the facts about the value that follow from conditions.
 
 use super::{
     Checker, Meaning,
@@ -133,9 +133,11 @@ impl Checker<'_> {
 
     /// A number that is known now.
     pub(super) fn constant(&mut self, expression: &Expression) -> Option<i64> {
-        let (before, steps) = (self.errors.count(), self.steps);
+        let before = self.errors.count();
+        // A constant is computed now, and never when the procedure runs.
+        let rounds = std::mem::take(&mut self.rounds);
         let checked = self.integer(expression, &State::for_constants());
-        self.steps = steps;
+        self.rounds = rounds;
         match checked {
             (Integer::Constant(number), _) => return Some(number),
             _ if self.errors.count() > before => {}
@@ -283,7 +285,7 @@ impl Checker<'_> {
     }
 }
 
-/// What is known in both states.
+/// The facts of both states.
 fn either(a: State, b: State) -> State {
     let fallback = a.clone();
     join(Some(a), Some(b)).unwrap_or(fallback)

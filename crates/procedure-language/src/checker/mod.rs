@@ -1,7 +1,7 @@
 //! Checks a program against the rules, path by path, and makes what the generator needs.
 //!
-//! A [`State`] holds what is known on every path to a point. Where paths meet, the states are joined. A loop's body is looked at
-//! once, with what is known in each of its rounds.
+//! A [`State`] has the facts that hold on every path to a point. Where paths meet, the states are joined. A loop's body is checked
+//! once, with the facts that hold in each of its rounds.
 
 mod expressions;
 mod state;
@@ -25,7 +25,7 @@ use crate::{
 /// Steps that an operator counts: about as many branches as it has in the program.
 const OPERATOR_STEPS: u64 = 8;
 
-/// What a name stands for.
+/// The meaning of a name.
 #[derive(Clone, Debug)]
 enum Meaning {
     Constant(i64),
@@ -207,7 +207,7 @@ impl Checker<'_> {
         text
     }
 
-    /// Checks the statements of a block; returns what is known behind it, unless every path has ended.
+    /// Checks the statements of a block; returns the state behind it, unless every path has ended.
     fn block(&mut self, block: &Block, state: Option<State>) -> (Vec<Statement>, Option<State>) {
         let visible = self.scope.len();
         let mut state = state;

@@ -1,8 +1,8 @@
-//! What is known about a procedure at one point of it, on every path that leads there.
+//! The facts that hold at one point of a procedure, on every path that leads there.
 
 use crate::program::{Integer, KeyPart, Variable};
 
-/// What is known about the value of the call.
+/// The facts about the value of the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Value {
     /// No get has read it, on some path.
@@ -77,7 +77,7 @@ impl State {
         }
     }
 
-    /// What is known in every round of a loop. `changes_key` says whether its body has operators.
+    /// Leaves the facts that hold in every round of a loop. `changes_key` says whether its body has operators.
     pub fn enter_loop(&mut self, changes_key: bool) {
         self.key = None;
         if changes_key {
@@ -91,7 +91,7 @@ impl State {
     }
 }
 
-/// What is known where two paths meet. A path that has ended has no state.
+/// The facts that hold where two paths meet. A path that has ended has no state.
 pub(super) fn join(a: Option<State>, b: Option<State>) -> Option<State> {
     let (a, b) = match (a, b) {
         (Some(a), Some(b)) => (a, b),

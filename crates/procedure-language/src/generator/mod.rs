@@ -3,9 +3,9 @@
 //! Every line of C that belongs to a statement is preceded by a line directive, unless it continues the line before. The macros
 //! in front are those that the program uses.
 //!
-//! The kernel's verifier follows every path. What it knows about a number on one path and not on another keeps it from
-//! merging the two. So numbers that differ from path to path are hidden from it (`HIDDEN`): variables that change, variables of
-//! loops, and what the conditions compare behind whose branches the procedure goes on.
+//! The kernel's verifier follows every path, and merges two paths only if it knows the same about each number on both. So numbers
+//! that differ from path to path are hidden from it (`HIDDEN`): variables that change, variables of loops, and the operands of
+//! conditions after which more than one branch goes on.
 
 mod prelude;
 mod text;
@@ -32,7 +32,7 @@ pub(crate) fn generate(program: &Program, source: &str, file: &str) -> String {
         indent: 0,
         helpers: [false; Helper::ALL.len()],
         locals: 0,
-        procedure: None,
+        uses_found: false,
     };
     for procedure in &program.procedures {
         generator.procedure(procedure);
@@ -45,7 +45,7 @@ pub(crate) fn generate(program: &Program, source: &str, file: &str) -> String {
     out + &generator.out
 }
 
-struct Generator<'a> {
+struct Generator {
     lines: Lines,
     /// The source's name as a literal of C, after a blank.
     file: String,
@@ -56,10 +56,11 @@ struct Generator<'a> {
     helpers: [bool; Helper::ALL.len()],
     /// Loops and times so far, which number the variables that the compiler adds.
     locals: usize,
-    procedure: Option<&'a Procedure>,
+    /// Whether a condition of the procedure asks what a get has found.
+    uses_found: bool,
 }
 
-impl<'a> Generator<'a> {
+impl Generator {
     fn use_helper(&mut self, helper: Helper) {
         for needed in helper.needs() {
             self.use_helper(*needed);
@@ -80,8 +81,8 @@ impl<'a> Generator<'a> {
         let _ = writeln!(self.out, "{}{text}", "\t".repeat(indent));
     }
 
-    fn procedure(&mut self, procedure: &'a Procedure) {
-        self.procedure = Some(procedure);
+    fn procedure(&mut self, procedure: &Procedure) {
+        self.uses_found = procedure.uses_found;
         self.locals = 0;
         let kind = if procedure.read_only { "KDB_READ_ONLY_PROCEDURE" } else { "KDB_PROCEDURE" };
         let span = procedure.span;
@@ -134,14 +135,14 @@ impl<'a> Generator<'a> {
         self.line(span, &format!("if {condition} return kdb_refuse(p, {});", literal(refusal)));
     }
 
-    fn statements(&mut self, statements: &'a [Statement]) {
+    fn statements(&mut self, statements: &[Statement]) {
         for statement in statements {
             self.statement(statement);
         }
     }
 
     /// Writes a block after `head`; the brace that ends it stays open.
-    fn open(&mut self, span: Span, head: &str, statements: &'a [Statement]) {
+    fn open(&mut self, span: Span, head: &str, statements: &[Statement]) {
         self.line(span, &format!("{head} {{"));
         self.indent += 1;
         self.statements(statements);
@@ -153,12 +154,12 @@ impl<'a> Generator<'a> {
         statements.last().map_or(span, |statement| statement.span)
     }
 
-    fn block(&mut self, span: Span, head: &str, statements: &'a [Statement]) {
+    fn block(&mut self, span: Span, head: &str, statements: &[Statement]) {
         self.open(span, head, statements);
         self.line(Self::last(span, statements), "}");
     }
 
-    fn statement(&mut self, statement: &'a Statement) {
+    fn statement(&mut self, statement: &Statement) {
         let span = statement.span;
         match &statement.kind {
             StatementKind::Declare { variable, mutable, value } => {
@@ -225,24 +226,24 @@ impl<'a> Generator<'a> {
     }
 
     /// Runs an operator, and what follows if its status is `status`.
-    fn operator(&mut self, span: Span, call: &str, status: &str, otherwise: Option<&'a Otherwise>) {
+    fn operator(&mut self, span: Span, call: &str, status: &str, otherwise: Option<&Otherwise>) {
         match otherwise {
             None => self.line(span, &format!("{call};")),
             Some(otherwise) => self.otherwise(span, &format!("({call} == {status})"), otherwise),
         }
     }
 
-    fn otherwise(&mut self, span: Span, condition: &str, otherwise: &'a Otherwise) {
+    fn otherwise(&mut self, span: Span, condition: &str, otherwise: &Otherwise) {
         match otherwise {
             Otherwise::Refuse(refusal) => self.refuse_if(span, condition, refusal),
             Otherwise::Run(block) => self.block(span, &format!("if {condition}"), block),
         }
     }
 
-    fn get(&mut self, span: Span, key: &Key, otherwise: Option<&'a Otherwise>) {
+    fn get(&mut self, span: Span, key: &Key, otherwise: Option<&Otherwise>) {
         self.key(span, key);
         let call = "KDB_TRY(kdb_read(p))";
-        if self.procedure.is_none_or(|procedure| !procedure.uses_found) {
+        if !self.uses_found {
             return self.operator(span, call, "KDB_NOT_FOUND", otherwise);
         }
         self.line(span, &format!("found = {call} == KDB_OK;"));
@@ -337,8 +338,8 @@ impl<'a> Generator<'a> {
     fn branches(
         &mut self,
         span: Span,
-        branches: &'a [(Condition, Vec<Statement>)],
-        otherwise: Option<&'a [Statement]>,
+        branches: &[(Condition, Vec<Statement>)],
+        otherwise: Option<&[Statement]>,
         forks: bool,
     ) {
         let mut end = span;
@@ -354,7 +355,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    fn rounds(&mut self, span: Span, rounds: &'a Loop) {
+    fn rounds(&mut self, span: Span, rounds: &Loop) {
         let index = self.locals;
         self.locals += 1;
         let Loop { variable, first, last, rounds: most, can_exceed, is_constant, body } = rounds;
@@ -411,18 +412,18 @@ impl<'a> Generator<'a> {
             }
             Integer::Binary { operator, left, right, can_fail } => {
                 let (left, right) = (self.integer(left), self.integer(right));
-                let (symbol, helper) = match operator {
-                    BinaryOperator::Add => ("+", Helper::Add),
-                    BinaryOperator::Subtract => ("-", Helper::Subtract),
-                    BinaryOperator::Multiply => ("*", Helper::Multiply),
-                    BinaryOperator::Divide => ("/", Helper::Divide),
-                    _ => ("%", Helper::Remainder),
+                let (symbol, helper, name) = match operator {
+                    BinaryOperator::Add => ("+", Helper::Add, "ADD"),
+                    BinaryOperator::Subtract => ("-", Helper::Subtract, "SUBTRACT"),
+                    BinaryOperator::Multiply => ("*", Helper::Multiply, "MULTIPLY"),
+                    BinaryOperator::Divide => ("/", Helper::Divide, "DIVIDE"),
+                    _ => ("%", Helper::Remainder, "REMAINDER"),
                 };
                 if !can_fail {
                     return format!("({left} {symbol} {right})");
                 }
                 self.use_helper(helper);
-                format!("{}({left}, {right})", helper.name())
+                format!("{name}({left}, {right})")
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What the generated text begins with: the header, and the macros and functions that the program uses.
+//! The beginning of the generated text: the header, and the macros and functions that the program uses.
 
 /// A macro or function of the generated text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,22 +39,6 @@ impl Helper {
         }
     }
 
-    /// The name of an arithmetic macro.
-    pub fn name(self) -> &'static str {
-        match self {
-            Helper::Add => "ADD",
-            Helper::Subtract => "SUBTRACT",
-            Helper::Multiply => "MULTIPLY",
-            Helper::Divide => "DIVIDE",
-            Helper::Remainder => "REMAINDER",
-            Helper::Hidden => "HIDDEN",
-            Helper::KeyText => "KEY_TEXT",
-            Helper::ValueInteger => "VALUE_INTEGER",
-            Helper::ExpiryTime => "EXPIRY_TIME",
-            Helper::RefuseResult => "generated_refuse_result",
-        }
-    }
-
     pub fn text(self) -> &'static str {
         match self {
             Helper::Hidden => HIDDEN,
@@ -91,7 +75,7 @@ static volatile __u64 generated_zero;
 #define HIDDEN(number) ((__s64)((__u64)(number) ^ generated_zero))
 ";
 
-const KEY_TEXT: &str = r"/* Appends a text to the key, which is long enough: the compiler has added up its parts. */
+const KEY_TEXT: &str = r"/* Appends a text to the key. Unlike kdb_key_append_text, it does not check the length: the compiler has added up the parts. */
 #define KEY_TEXT(literal)                                                                              \
 	({                                                                                             \
 		__u32 klen_ = p->io->klen & KDB_KEY_MAX;                                               \

@@ -9,6 +9,9 @@ use crate::{
     syntax::{BinaryOperator, Expression, ExpressionKind},
 };
 
+/// The strength of `not`, between those of `and` and of comparisons.
+const NOT: usize = 3;
+
 impl Parser<'_> {
     pub(super) fn expression(&mut self) -> Parsed<Expression> {
         self.depth = 0;
@@ -26,6 +29,7 @@ impl Parser<'_> {
         Ok(Expression { span, kind })
     }
 
+    /// The operator that comes next, and its strength: how tightly it binds.
     fn operator(&self) -> Option<(BinaryOperator, usize)> {
         Some(match self.token() {
             Token::Name(word) if word == "or" => (BinaryOperator::Or, 1),
@@ -63,7 +67,8 @@ impl Parser<'_> {
 
     fn unary(&mut self, weakest: usize) -> Parsed<Expression> {
         let start = self.span();
-        let is_not = self.is_word("not") && weakest < 3;
+        // The operand of a comparison does not begin with `not`.
+        let is_not = self.is_word("not") && weakest <= NOT;
         if !is_not && !self.is_symbol("-") && !self.is_symbol("(") {
             return self.primary();
         }
@@ -78,7 +83,7 @@ impl Parser<'_> {
             Expression { span: self.since(start), kind: inner.kind }
         } else if is_not {
             self.advance();
-            let inner = self.binary(3)?;
+            let inner = self.binary(NOT)?;
             self.node(self.since(start), ExpressionKind::Not(Box::new(inner)))?
         } else {
             self.advance();

@@ -1,4 +1,4 @@
-//! Runs the syntax tree of a procedure on a map: what a program means, written without regard to speed. It knows nothing of the
+//! Runs the syntax tree of a procedure on a map: the meaning of a program, written without regard to speed. It knows nothing of the
 //! checker's results, so it notices what the checker and the generator get wrong together.
 
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ pub type Rows = BTreeMap<Vec<u8>, Row>;
 /// The text of a refusal.
 type Refused = String;
 
-/// What follows a statement.
+/// The continuation of a procedure after a statement.
 enum Flow {
     Next,
     End(Reply),

@@ -4,7 +4,7 @@ use rand::{RngExt, rngs::SmallRng, seq::IndexedRandom};
 
 use crate::compile;
 
-/// Writes a random procedure. What it writes follows the grammar. The rules about paths are the compiler's to check.
+/// Writes a random procedure. Its text follows the grammar. The compiler checks the rules about paths.
 struct Writer<'a> {
     rng: &'a mut SmallRng,
     read_only: bool,

@@ -1,8 +1,8 @@
-//! What the tests on a real kernel share.
+//! Functions that the tests on a real kernel share.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use bedplate_kerneldb::{Config, Database, sdk};
 
@@ -21,7 +21,7 @@ pub fn database() -> Database {
     Database::create(Config { memory_bytes: 64 << 20, max_sessions: 16, ..Config::default() }).unwrap()
 }
 
-/// A file of the procedure language below the folder of examples.
+/// A file in the folder of examples.
 pub fn example(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name);
     std::fs::read_to_string(path).unwrap()
@@ -44,11 +44,6 @@ pub fn compiled(source: &str) -> Vec<u8> {
         Ok(c) => object(&c),
         Err(errors) => panic!("{errors:#?}\n{source}"),
     }
-}
-
-/// Where a file of the tests is.
-pub fn file(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name)
 }
 
 /// All keys of a database with their values and expiries.
