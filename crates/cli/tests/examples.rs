@@ -2,6 +2,8 @@
 //! killed in between.
 //!
 //! `BEDPLATE_TEST_KILLS` is the number of kills of the orders (2), `BEDPLATE_TEST_SEED` repeats their clients' choices.
+//!
+//! `cargo test -p bedplate-cli --test examples -- --ignored --nocapture --test-threads 1` prints the times that the READMEs have.
 
 mod running;
 
@@ -14,6 +16,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use bedplate_bench::bpf::{RunTimeStats, programs};
+use bedplate_kerneldb::wal::WalConfig;
+use bedplate_kerneldb::{Config, Durability, SetOptions, Store, StoreConfig};
 use redis::{Connection, FromRedisValue, RedisResult, Value};
 use running::{Server, command};
 use rustix::process::Signal;
@@ -21,8 +26,7 @@ use rustix::process::Signal;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn can_run() -> bool {
-    // SAFETY: the function has no preconditions.
-    let is_root = unsafe { libc::geteuid() } == 0;
+    let is_root = rustix::process::geteuid().is_root();
     if !is_root {
         println!("skipped: loading eBPF programs needs root");
     }
@@ -124,7 +128,8 @@ impl Drop for Network {
     }
 }
 
-/// Packets that have arrived at a socket since the last call. The caller has waited until the handler has seen all that were sent.
+/// Number of packets that have arrived at a socket since the last call. The caller has waited until the handler has seen all that
+/// were sent.
 fn arrived(socket: &UdpSocket) -> u32 {
     let mut packet = [0; 64];
     let mut packets = 0;
@@ -132,6 +137,15 @@ fn arrived(socket: &UdpSocket) -> u32 {
         packets += 1;
     }
     packets
+}
+
+/// Waits until all of these packets have arrived at a socket.
+fn all_pass(socket: &UdpSocket, packets: u32) {
+    let mut passed = 0;
+    until("packets pass", || {
+        passed += arrived(socket);
+        passed == packets
+    });
 }
 
 #[test]
@@ -179,18 +193,15 @@ fn packets_above_the_quota_are_dropped_and_restarts_keep_the_counts() {
     server.end(Signal::KILL);
     // Nothing limits packets while no server runs.
     network.send(2, port);
-    let mut passed = 0;
-    until("packets pass", || {
-        passed += arrived(&socket);
-        passed == 2
-    });
+    all_pass(&socket, 2);
 
     let server = start(&data, &object, &options);
     let mut client = server.connect();
     assert_eq!(state(&mut client), (0, 15));
     assert_eq!(send(&mut client, 3), 0);
     assert_eq!(state(&mut client), (0, 18));
-    // A client sets the quota anew, as any other key; a transaction that holds it makes packets fail, which drops them.
+    // A client changes the quota as any other key. While a transaction holds a lock on it, the transactions of packets fail, so the
+    // packets are dropped.
     ask::<()>(&mut client, &format!("INCRBY quota:{there} 100")).unwrap();
     assert_eq!(send(&mut client, 4), 4);
     assert_eq!(state(&mut client), (96, 18));
@@ -201,7 +212,7 @@ fn packets_above_the_quota_are_dropped_and_restarts_keep_the_counts() {
     ask::<()>(&mut holder, "COMMIT").unwrap();
     let fields = listed(&mut client, "packet_quota");
     assert_eq!(field(&fields, "failed"), 2, "{fields:?}");
-    // A new version takes the old one's place.
+    // A new version of the library is attached to the same event.
     ask::<()>(&mut client, &format!("PROC REPLACE {}", object.display())).unwrap();
     assert_eq!(send(&mut client, 5), 5);
     assert_eq!(state(&mut client), (45, 18));
@@ -213,21 +224,13 @@ fn packets_above_the_quota_are_dropped_and_restarts_keep_the_counts() {
     assert_eq!((left, dropped), (45 - i64::from(passed), 18 + 30 - i64::from(passed)));
     ask::<()>(&mut client, &format!("PROC DETACH packet_quota {event}")).unwrap();
     network.send(3, port);
-    let mut passed = 0;
-    until("packets pass", || {
-        passed += arrived(&socket);
-        passed == 3
-    });
+    all_pass(&socket, 3);
     ask::<()>(&mut client, &format!("PROC ATTACH packet_quota {event}")).unwrap();
     let again = ask::<()>(&mut client, &format!("PROC ATTACH packet_quota {event}")).unwrap_err();
     assert!(again.to_string().contains("already"), "{again}");
     ask::<()>(&mut client, "PROC UNLOAD packet_quota").unwrap();
     network.send(2, port);
-    let mut passed = 0;
-    until("packets pass", || {
-        passed += arrived(&socket);
-        passed == 2
-    });
+    all_pass(&socket, 2);
     let report = ask::<String>(&mut client, "BEDPLATE VERIFY").unwrap();
     println!("{report}");
     let (status, log) = server.end(Signal::TERM);
@@ -294,7 +297,7 @@ const UNITS: i64 = 100;
 const ITEMS: u64 = 3;
 const WAREHOUSES: u64 = 3;
 
-/// What a client knows of its order: the last reply before the server died.
+/// The state of an order according to the last reply that its client received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
     Reserved(i64),
@@ -399,7 +402,7 @@ fn orders_keep_every_unit_while_the_server_is_killed() {
             ask(&mut client, &format!("CALL stock_add item{item} w{warehouse} {UNITS}")).unwrap();
         assert_eq!(added, UNITS);
     }
-    // What a client can do wrong.
+    // Wrong calls are refused.
     for (words, reason) in [
         ("stock_add item0 w0", "wrong number of arguments"),
         ("stock_add item0 w0 0", "units must be"),
@@ -463,4 +466,106 @@ fn orders_keep_every_unit_while_the_server_is_killed() {
     }
     println!("{orders} orders");
     assert!(orders > 0);
+}
+
+/// Prints the median times of a handler's runs for some packets, by `BPF_PROG_TEST_RUN`.
+#[test]
+#[ignore = "it measures"]
+fn cost_of_packets() {
+    if !can_run() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let object = build(folder.path(), "packet-quota", "packet_quota");
+    let config = StoreConfig {
+        database: Config { memory_bytes: 64 << 20, ..Config::default() },
+        wal: Some(WalConfig { durability: Durability::Async, ..WalConfig::default() }),
+        ..StoreConfig::default()
+    };
+    let (store, _) = Store::open(config, &folder.path().join("data"), &mut |_| ()).unwrap();
+    store.load_library("packet_quota", &std::fs::read(object).unwrap(), false).unwrap();
+    let database = store.database();
+    let mut session = database.session().unwrap();
+    for (key, value) in [
+        ("quota:10.0.0.2", "1000000000"),
+        ("quota:10.0.0.3", "1000000000"),
+        ("rate:10.0.0.3", "1000000000"),
+        ("quota:10.0.0.4", "0"),
+        ("rate:10.0.0.4", "1000000000"),
+    ] {
+        session.set(key.as_bytes(), value.as_bytes(), SetOptions::default()).unwrap();
+    }
+    for (text, ether_type, host) in [
+        ("not IPv4", [8, 6], 1),
+        ("from an address without keys", [8, 0], 1),
+        ("with a quota", [8, 0], 2),
+        ("with a quota and a rate", [8, 0], 3),
+        ("dropped, with a quota and a rate", [8, 0], 4),
+    ] {
+        let mut packet = [0; 64];
+        packet[12..14].copy_from_slice(&ether_type);
+        packet[26..30].copy_from_slice(&[10, 0, 0, host]);
+        let run = |_| database.run_handler("packet_quota", &packet, 1000).unwrap().1;
+        let mut times: Vec<Duration> = (0..101).map(run).collect();
+        times.sort();
+        println!("{text}: {:?}, quartiles {:?} to {:?}", times[50], times[25], times[75]);
+    }
+    let counts = &database.handlers().unwrap()[0].counts;
+    assert_eq!(counts.failed, 0, "{counts:?}");
+}
+
+/// Runs something while the kernel counts the time that programs take; returns the number of runs and their average time for each
+/// program of these names.
+fn program_times<const N: usize>(names: [&str; N], work: impl FnOnce()) -> [(u64, Duration); N] {
+    let enabled = RunTimeStats::enable().unwrap();
+    work();
+    drop(enabled);
+    let programs = programs();
+    names.map(|name| {
+        let mut found = programs.iter().filter(|program| program.name == name);
+        let program = found.next().unwrap();
+        assert!(found.next().is_none(), "another server has {name} as well");
+        (program.runs, Duration::from_nanos(program.run_ns / program.runs.max(1)))
+    })
+}
+
+/// Prints the average times of a handler at `execve` and of procedures, by the kernel's statistics of programs.
+#[test]
+#[ignore = "it measures"]
+fn cost_of_programs() {
+    if !can_run() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let object = build(folder.path(), "exec-audit", "exec_audit");
+    let attach = ["--attach", "exec_audit=tracepoint:sched_process_exec"];
+    let server = start(&folder.path().join("audit"), &object, &attach);
+    let times = program_times(["exec_audit"], || {
+        (0..2000).for_each(|_| assert!(Command::new("/bin/true").status().unwrap().success()));
+    });
+    println!("exec_audit: {times:?}");
+    server.end(Signal::TERM);
+
+    let object = build(folder.path(), "orders", "orders");
+    let server = start(&folder.path().join("orders"), &object, &[]);
+    let mut client = server.connect();
+    let names = ["stock_add", "stock_transfer", "order_reserve", "order_complete", "order_cancel"];
+    let times = program_times(names, || {
+        for order in 0..1000 {
+            for words in [
+                "stock_add nuts berlin 100".to_owned(),
+                "stock_transfer nuts berlin paris 20".to_owned(),
+                format!("order_reserve a{order} nuts berlin 30"),
+                format!("order_complete a{order} nuts berlin"),
+                format!("order_reserve b{order} nuts berlin 30"),
+                format!("order_cancel b{order} nuts berlin"),
+            ] {
+                ask::<i64>(&mut client, &format!("CALL {words}")).unwrap();
+            }
+        }
+    });
+    for (name, time) in names.iter().zip(times) {
+        println!("{name}: {time:?}");
+    }
+    server.end(Signal::TERM);
 }

@@ -80,7 +80,7 @@ pub const HANDLERS_MAX: usize = 256;
 /// Events that one handler can be attached to; one more is [`crate::Error::Library`]. A timer's handler has one.
 pub const HANDLER_TARGETS_MAX: usize = 64;
 
-/// Time from the end of a timer's run to the next one; another one is refused when the event's text is parsed.
+/// Time from the end of a timer's run to the next one; another one is [`crate::Error::Library`].
 pub const TIMER_INTERVAL: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(1)..=Duration::from_secs(24 * 60 * 60);
 

@@ -364,6 +364,9 @@ fn mistakes_are_errors_of_one_line() {
         attach("exec_count", "tracepoint:sched_switch"),
         "a handler of tracepoint:sched_process_exec cannot be attached to tracepoint:sched_switch"
     );
+    let too_short = HandlerTarget::Timer(Duration::from_micros(999));
+    let error = database.attach_handler("tc_count", &too_short).unwrap_err().to_string();
+    assert_eq!(error, "timer:999µs: a timer has an interval of 1 ms to 1 day");
     assert_eq!(attach("tc_count", "tc:bedplate-none/egress"), "there is no network interface bedplate-none");
     let exec = target("tracepoint:sched_process_exec");
     database.attach_handler("exec_count", &exec).unwrap();

@@ -1,5 +1,5 @@
-//! The library of the Voter benchmark (`bpf/examples/voter_procedures.bpf.c`): what it decides and counts, with several threads
-//! and across a restart.
+//! The library of the Voter benchmark (`bpf/examples/voter_procedures.bpf.c`): its decisions and counts, with several threads and
+//! across a restart.
 
 mod common;
 

@@ -301,8 +301,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Loads the libraries that the command line names, and attaches their handlers. Each library replaces the one of the same name in the data directory, as long as
-/// this process runs.
+/// Loads the libraries that the command line names, and attaches handlers. Each library replaces the one of the same name in
+/// the data directory, as long as this process runs.
 fn load_procedures(args: &Args, store: &Store) -> anyhow::Result<()> {
     for file in &args.procedure {
         let loaded = read_library(file)

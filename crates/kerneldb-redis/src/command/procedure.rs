@@ -78,10 +78,10 @@ pub(super) fn manage<S: Operators, V: Services>(
                         "ATTACH <handler> <event>",
                         "Run a handler at each event: tc:eth0/ingress, timer:100ms.",
                     ),
-                    ("DETACH <handler> <event>", "Run it no longer."),
+                    ("DETACH <handler> <event>", "Stop running a handler at the event."),
                     (
                         "LIST",
-                        "Return procedures and handlers, each with its library; of handlers, also counts.",
+                        "Return procedures and handlers, each with its library, and the counts of handlers.",
                     ),
                     ("LOAD <file>", "Load a library from an object file on the server's machine."),
                     ("REPLACE <file>", "The same, in the place of the library of that name if there is one."),

@@ -1,7 +1,7 @@
 //! Attachments of programs to events of the kernel.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use libbpf_rs::libbpf_sys::{self, bpf_attach_type};
 
@@ -13,11 +13,10 @@ pub(crate) struct Link(OwnedFd);
 
 impl Link {
     /// Attaches a program. `interface` is the index of a network interface, or 0 for a tracepoint.
-    pub fn create(program: BorrowedFd<'_>, interface: u32, kind: bpf_attach_type) -> Result<Link> {
+    pub fn create(program: &Program, interface: u32, kind: bpf_attach_type) -> Result<Link> {
+        let program = program.as_fd().as_raw_fd();
         // SAFETY: the descriptor is open, and the function accepts no options.
-        let link = unsafe {
-            libbpf_sys::bpf_link_create(program.as_raw_fd(), interface as i32, kind, std::ptr::null())
-        };
+        let link = unsafe { libbpf_sys::bpf_link_create(program, interface as i32, kind, std::ptr::null()) };
         if link < 0 {
             return Err(failed("cannot attach the handler", link));
         }
@@ -25,9 +24,8 @@ impl Link {
         Ok(Link(unsafe { OwnedFd::from_raw_fd(link) }))
     }
 
-    /// Puts another program of the same kind into the place of the attached one. No event is missed. Tracepoints cannot do that.
+    /// Replaces the attached program by another one of the same kind. No event is missed. The kernel refuses this for tracepoints.
     pub fn update(&self, program: &Program) -> Result<()> {
-        use std::os::fd::AsFd;
         let program = program.as_fd().as_raw_fd();
         // SAFETY: both descriptors are open, and the function accepts no options.
         let done = unsafe { libbpf_sys::bpf_link_update(self.0.as_raw_fd(), program, std::ptr::null()) };

@@ -1,5 +1,5 @@
-//! The handlers of libraries: procedures that run at events of the kernel (`bpf/include/bedplate/handler.h`), and what they are attached
-//! to.
+//! The handlers of libraries: procedures that run at events of the kernel (`bpf/include/bedplate/handler.h`), and the events that they
+//! are attached to.
 //!
 //! A handler is attached by a descriptor of this process. So the kernel detaches it when the handler's library is removed, when the
 //! database is dropped, and when the process ends in any way.
@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fmt;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -82,6 +82,18 @@ impl fmt::Display for HandlerTarget {
     }
 }
 
+impl HandlerTarget {
+    /// Checks the interval of a timer.
+    fn check(&self) -> std::result::Result<(), String> {
+        match self {
+            HandlerTarget::Timer(interval) if !TIMER_INTERVAL.contains(interval) => {
+                Err(format!("timer:{interval:?}: a timer has an interval of 1 ms to 1 day"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 impl FromStr for HandlerTarget {
     type Err = String;
 
@@ -105,11 +117,8 @@ impl FromStr for HandlerTarget {
                     (None, None) => return Err(unknown()),
                 };
                 let ms = number.parse::<u32>().map_err(|_| unknown())?;
-                let interval = Duration::from_millis(u64::from(ms) * unit);
-                match TIMER_INTERVAL.contains(&interval) {
-                    true => Ok(HandlerTarget::Timer(interval)),
-                    false => Err(format!("{text}: a timer has an interval of 1 ms to 1 day")),
-                }
+                let target = HandlerTarget::Timer(Duration::from_millis(u64::from(ms) * unit));
+                target.check().map(|()| target)
             }
             _ => Err(unknown()),
         }
@@ -126,10 +135,10 @@ enum Attached {
 pub(crate) struct RegisteredHandler {
     pub library: Arc<str>,
     pub kind: HandlerKind,
-    pub program: Program,
+    program: Arc<Program>,
     /// Its counts, a map with one `struct kdb_handler`.
-    pub counts: MapHandle,
-    /// Of a timer: the map with it. The kernel stops the timer when its last descriptor is closed.
+    counts: MapHandle,
+    /// The map with the timer, if the handler has one. The kernel stops the timer when the map's last descriptor is closed.
     #[expect(dead_code, reason = "it is kept open")]
     timer: Option<MapHandle>,
     attached: Vec<(HandlerTarget, Attached)>,
@@ -143,7 +152,8 @@ impl RegisteredHandler {
         counts: MapHandle,
         timer: Option<MapHandle>,
     ) -> Self {
-        RegisteredHandler { library: library.into(), kind, program, counts, timer, attached: Vec::new() }
+        let (library, program) = (library.into(), Arc::new(program));
+        RegisteredHandler { library, kind, program, counts, timer, attached: Vec::new() }
     }
 
     /// The events that it is attached to.
@@ -163,8 +173,8 @@ impl RegisteredHandler {
     }
 
     fn attach(&mut self, target: &HandlerTarget) -> Result<()> {
-        let link =
-            |interface: u32, kind| Link::create(self.program.as_fd(), interface, kind).map(Attached::Link);
+        target.check().map_err(Error::Library)?;
+        let link = |interface: u32, kind| Link::create(&self.program, interface, kind).map(Attached::Link);
         let attached = match (&self.kind, target) {
             (HandlerKind::Tc, HandlerTarget::Tc(interface, Direction::Ingress)) => {
                 link(interface_index(interface)?, libbpf_sys::BPF_TCX_INGRESS)?
@@ -202,25 +212,41 @@ impl RegisteredHandler {
         }
     }
 
-    /// Takes the places of a handler of the same name in the library's previous version.
+    /// Attaches this handler to the events of the handler of the same name in the library's previous version, which is detached.
     fn take_over(&mut self, name: &str, mut old: RegisteredHandler) {
-        let same = self.kind == old.kind;
+        if self.kind != old.kind {
+            for target in old.targets() {
+                let reason = "the new handler is for other events";
+                tracing::error!(handler = name, %target, kind = %self.kind, reason, "the new handler is not attached");
+            }
+            return;
+        }
         for (target, attached) in std::mem::take(&mut old.attached) {
-            let done = match attached {
-                _ if !same => Err(Error::Library(format!("it is for {} now", self.kind))),
-                Attached::Link(link) if matches!(self.kind, HandlerKind::Tc | HandlerKind::Xdp) => link
+            let done = match (attached, &self.kind) {
+                (Attached::Link(link), HandlerKind::Tc | HandlerKind::Xdp) => link
                     .update(&self.program)
                     .map(|()| self.attached.push((target.clone(), Attached::Link(link)))),
-                attached => {
-                    drop(attached);
-                    if self.kind == HandlerKind::Timer {
-                        old.stop_timer();
-                    }
+                (Attached::Link(link), _) => {
+                    drop(link);
+                    self.attach(&target)
+                }
+                (Attached::Timer, _) => {
+                    old.stop_timer();
                     self.attach(&target)
                 }
             };
             if let Err(error) = done {
                 tracing::error!(handler = name, %target, %error, "the new handler is not attached");
+            }
+        }
+    }
+
+    /// Detaches the handler from all of its events.
+    fn detach_all(&mut self) {
+        for (_, attached) in std::mem::take(&mut self.attached) {
+            match attached {
+                Attached::Link(link) => drop(link),
+                Attached::Timer => self.stop_timer(),
             }
         }
     }
@@ -234,9 +260,7 @@ impl RegisteredHandler {
 
 impl Drop for RegisteredHandler {
     fn drop(&mut self) {
-        if self.attached.iter().any(|(_, attached)| matches!(attached, Attached::Timer)) {
-            self.stop_timer();
-        }
+        self.detach_all();
     }
 }
 
@@ -304,8 +328,8 @@ impl Handlers {
         Ok(())
     }
 
-    /// Adds the handlers of a library that [`Handlers::check`] has accepted. Those of its previous version are detached; a new one of the
-    /// same name takes the old one's places.
+    /// Adds the handlers of a library that [`Handlers::check`] has accepted. Those of its previous version are detached; a new one is
+    /// attached to the events of the old one of the same name.
     pub fn put(&self, library: &str, new: BTreeMap<String, RegisteredHandler>) {
         let mut handlers = self.lock();
         let is_old = |(_, handler): &(String, RegisteredHandler)| &*handler.library == library;
@@ -327,18 +351,17 @@ impl Handlers {
 
     /// Detaches all handlers.
     pub fn detach_all(&self) {
-        for handler in self.lock().values_mut() {
-            let attached = std::mem::take(&mut handler.attached);
-            if attached.iter().any(|(_, attached)| matches!(attached, Attached::Timer)) {
-                handler.stop_timer();
-            }
-        }
+        self.lock().values_mut().for_each(RegisteredHandler::detach_all);
     }
 
-    /// Calls `f` with a handler.
-    pub fn with<T>(&self, name: &str, f: impl FnOnce(&RegisteredHandler) -> Result<T>) -> Result<T> {
+    /// The program of a handler of packets. It runs without the lock.
+    pub fn packet_program(&self, name: &str) -> Result<Arc<Program>> {
         let handlers = self.lock();
-        f(handlers.get(name).ok_or_else(|| missing(name))?)
+        let handler = handlers.get(name).ok_or_else(|| missing(name))?;
+        match handler.kind {
+            HandlerKind::Tc | HandlerKind::Xdp => Ok(Arc::clone(&handler.program)),
+            _ => Err(Error::Library(format!("{name} is not a handler of packets"))),
+        }
     }
 
     /// Attaches a handler to an event.
@@ -389,6 +412,18 @@ mod tests {
         assert!(handlers.check("a", names.iter()).unwrap_err().to_string().contains("more than 256"));
         check_room(HANDLER_TARGETS_MAX - 1).unwrap();
         assert!(check_room(HANDLER_TARGETS_MAX).unwrap_err().to_string().contains("at most 64"));
+    }
+
+    #[test]
+    fn a_timer_has_an_interval_of_a_millisecond_to_a_day() {
+        let (shortest, longest) = (*TIMER_INTERVAL.start(), *TIMER_INTERVAL.end());
+        for interval in [shortest, longest] {
+            HandlerTarget::Timer(interval).check().unwrap();
+        }
+        let step = Duration::from_nanos(1);
+        for interval in [Duration::ZERO, shortest - step, longest + step] {
+            HandlerTarget::Timer(interval).check().unwrap_err();
+        }
     }
 
     #[test]

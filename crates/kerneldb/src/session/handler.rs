@@ -1,10 +1,10 @@
-//! Handlers: what users see of them, and runs for packets that were not received.
+//! Information about handlers for users, and runs of handlers for packets that were not received.
 
 use std::time::Duration;
 
 use super::operators::error;
 use crate::{
-    Error, HandlerKind, HandlerTarget, Result,
+    HandlerKind, HandlerTarget, Result,
     engine::{Engine, RegisteredHandler},
 };
 
@@ -19,7 +19,7 @@ pub struct HandlerInfo {
     pub kind: HandlerKind,
     /// The events that it is attached to.
     pub targets: Vec<HandlerTarget>,
-    /// What has become of the events.
+    /// The outcomes of the events.
     pub counts: HandlerCounts,
 }
 
@@ -76,11 +76,6 @@ pub(crate) fn list(db: &Engine) -> Result<Vec<HandlerInfo>> {
 
 /// Runs a handler of packets for a packet.
 pub(crate) fn run(db: &Engine, name: &str, packet: &[u8], repeat: u32) -> Result<(i32, Duration)> {
-    db.handlers.with(name, |handler| match handler.kind {
-        HandlerKind::Tc | HandlerKind::Xdp => {
-            let (verdict, duration) = handler.program.run_packet(packet, repeat)?;
-            Ok((verdict as i32, duration))
-        }
-        _ => Err(Error::Library(format!("{name} is not a handler of packets"))),
-    })
+    let (verdict, duration) = db.handlers.packet_program(name)?.run_packet(packet, repeat)?;
+    Ok((verdict as i32, duration))
 }

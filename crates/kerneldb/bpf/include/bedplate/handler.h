@@ -26,14 +26,16 @@
  *
  * The transaction is committed if the body returns KDB_OK. It is rolled back if the body refuses the event or ends in an Error
  * state. After a conflict with another transaction, and after KDB_ERR_BUSY, the body runs again, up to KDB_HANDLER_ATTEMPTS times
- * in all. So a body must not change anything but the database and `verdict`. Then the event counts as failed.
+ * in all. After the last attempt the event counts as failed. A body must not change anything but the database and `verdict`, because
+ * it may run several times.
  *
  * `verdict` decides about a packet. It is "pass" at first. After a failure it is `on_failure`, whatever the body has set. A packet that
  * is refused by kdb_refuse() gets the verdict that the body has set.
  *
- * Interrupts are off while a body runs. So no other handler of the processor can meet the transaction half way, and each processor
- * needs one session for all handlers. A handler whose event happens inside of another handler (a tracepoint) does not run. It
- * counts as failed. Nothing runs in non-maskable interrupts either, because the engine's operators may have been interrupted.
+ * Interrupts are off while a body runs. So no other handler of the processor begins before the transaction has ended, and each
+ * processor needs one session for all handlers. A handler whose event happens inside of another handler (a tracepoint) does not run,
+ * and the event counts as failed. No handler runs in a non-maskable interrupt either, because it may have interrupted an operator of
+ * the engine.
  *
  * A handler cannot wait. Where a client's transaction holds a lock for long, or the log's ring is full, or memory is short, the event
  * fails at once.
@@ -73,8 +75,8 @@ struct {
 
 #define KDB_EOPNOTSUPP 95
 
-/* Whether this processor is in a non-maskable interrupt. No helper says so. But bpf_timer_start() is not supported there, which
- * it finds out before it refuses these flags. */
+/* Whether this processor is in a non-maskable interrupt. No helper tells it. But bpf_timer_start() is not supported there, and the
+ * kernel checks that before it refuses these flags. */
 static __always_inline int kdb_in_nmi(void)
 {
 	__u32 zero = 0;
@@ -202,7 +204,7 @@ static __always_inline void kdb_handler_pause(__u32 attempt)
 		verdict_;                                                                              \
 	})
 
-/* The map with a handler's counts. By its name the database knows that a program is a handler. */
+/* The map with a handler's counts. The database recognizes a handler by the name of this map. */
 #define KDB_HANDLER_COUNTS(name)                                                                       \
 	struct {                                                                                       \
 		__uint(type, BPF_MAP_TYPE_ARRAY);                                                      \
@@ -261,8 +263,8 @@ struct kdb_handler_timer {
 
 #define KDB_CLOCK_MONOTONIC 1
 
-/* Defines a handler that runs again and again, in the kernel's timer interrupt. It is attached with the time from the end of one run to
- * the next one. */
+/* Defines a handler that runs again and again, in a soft interrupt. It is attached with the time from the end of one run to the next
+ * one. */
 #define KDB_TIMER_HANDLER(name)                                                                        \
 	KDB_HANDLER_COUNTS(name);                                                                      \
 	struct {                                                                                       \

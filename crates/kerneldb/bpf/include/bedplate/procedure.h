@@ -25,7 +25,7 @@
  * is committed if the procedure returns KDB_OK and is rolled back otherwise. If a procedure refuses a call, or ends in an Error
  * state, after it has written, the caller's transaction fails as a whole. So a procedure has all of its effects on the database
  * or none. Maps and variables of the object's own are outside of this. A call may run the procedure more than once: after a conflict,
- * and if the kernel has rolled back what it ran on the connection.
+ * and if the kernel has rolled back a run on the connection.
  *
  * The procedure works on one partition: that of its first argument as a key. Other keys than those of this partition
  * end in KDB_ERR_PARTITION. A database of up to 4 GiB has one partition.
@@ -185,6 +185,51 @@ __noinline int kdb_parse(struct kdb_call *call, struct kdb_io *io, __u32 at, __u
 		bad_ ? kdb_refuse(p, "ERR value is not an integer or out of range") : KDB_OK;          \
 	})
 
+/* ---- Text ------------------------------------------------------------------------------------- */
+
+/* Number of decimal digits of a number. */
+static __always_inline __u32 kdb_decimal_digits(__u64 number)
+{
+	__u32 digits = 1, i;
+
+	for (i = 0; i < 19; i++) {
+		number /= 10;
+		if (!number)
+			break;
+		digits++;
+	}
+	return digits;
+}
+
+/* Writes a number as decimal text, whose last digit is bytes[end - 1]. `mask` shows the verifier that no index is outside of the
+ * buffer. */
+static __always_inline void kdb_put_decimal(__u8 *bytes, __u32 mask, __u32 end, __u64 number)
+{
+	__u32 i;
+
+	for (i = 0; i < 20; i++) {
+		end--;
+		bytes[end & mask] = '0' + number % 10;
+		number /= 10;
+		if (!number)
+			break;
+	}
+}
+
+/* Appends a string literal to `bytes`, which has `length` bytes and may have `max`. */
+#define KDB_APPEND_TEXT(bytes, length, max, literal)                                                   \
+	({                                                                                             \
+		__u32 length_ = (length);                                                              \
+		int fits_ = length_ <= (max) - (sizeof(literal) - 1);                                  \
+		/* The verifier needs the bound where the value is used. */                            \
+		opaque(length_);                                                                       \
+		if (fits_ && length_ <= (max) - (sizeof(literal) - 1)) {                               \
+			__builtin_memcpy(&(bytes)[length_], literal, sizeof(literal) - 1);             \
+			(length) = length_ + sizeof(literal) - 1;                                      \
+		}                                                                                      \
+		fits_ ? KDB_OK : KDB_ERR_TOO_LARGE;                                                    \
+	})
+
 /* ---- The key ---------------------------------------------------------------------------------- */
 
 /* Appends argument bytes to the key. */
@@ -249,29 +294,15 @@ static __always_inline int kdb_key_append_integer(struct kdb_proc *p, __u64 numb
 /* Appends a number to the key, as decimal text. */
 __noinline int kdb_key_extend_decimal(struct kdb_io *io, __u64 number)
 {
-	__u64 rest = number;
-	__u32 klen, len = 1, i;
+	__u32 klen, digits = kdb_decimal_digits(number);
 
 	if (!io)
 		return KDB_ERR_STATE;
-	for (i = 0; i < 19; i++) {
-		rest /= 10;
-		if (!rest)
-			break;
-		len++;
-	}
 	klen = io->klen;
-	if (klen > KDB_KEY_MAX || klen + len > KDB_KEY_MAX)
+	if (klen > KDB_KEY_MAX || klen + digits > KDB_KEY_MAX)
 		return KDB_ERR_TOO_LARGE;
-	klen += len;
-	io->klen = klen;
-	for (i = 0; i < 20; i++) {
-		klen--;
-		io->key[klen & KDB_KEY_MAX] = '0' + number % 10;
-		number /= 10;
-		if (!number)
-			break;
-	}
+	io->klen = klen + digits;
+	kdb_put_decimal(io->key, KDB_KEY_MAX, klen + digits, number);
 	return KDB_OK;
 }
 
@@ -284,15 +315,8 @@ static __always_inline int kdb_key_append_decimal(struct kdb_proc *p, __u64 numb
 /* Appends a string literal to the key. */
 #define kdb_key_append_text(p, literal)                                                                \
 	({                                                                                             \
-		__u32 klen_ = (p)->io->klen;                                                           \
-		int fits_ = klen_ <= KDB_KEY_MAX - (sizeof(literal) - 1);                              \
 		_Static_assert(sizeof(literal) <= KDB_KEY_BUF, "the key is too long");                 \
-		opaque(klen_);                                                                         \
-		if (fits_ && klen_ <= KDB_KEY_MAX - (sizeof(literal) - 1)) {                           \
-			__builtin_memcpy(&(p)->io->key[klen_], literal, sizeof(literal) - 1);          \
-			(p)->io->klen = klen_ + sizeof(literal) - 1;                                   \
-		}                                                                                      \
-		fits_ ? KDB_OK : KDB_ERR_TOO_LARGE;                                                    \
+		KDB_APPEND_TEXT((p)->io->key, (p)->io->klen, KDB_KEY_MAX, literal);                    \
 	})
 
 /* Sets the key to argument i. */
@@ -321,26 +345,14 @@ __noinline int kdb_value_fill(struct kdb_call *call, struct kdb_io *io, __u32 at
 /* Sets the value to a decimal number. */
 __noinline int kdb_value_format(struct kdb_io *io, __s64 number)
 {
-	__u64 n = number < 0 ? -(__u64)number : number, rest = n;
-	__u32 len = number < 0 ? 2 : 1, i;
+	__u64 n = number < 0 ? -(__u64)number : number;
+	__u32 len = (number < 0) + kdb_decimal_digits(n);
 
 	if (!io)
 		return KDB_ERR_STATE;
-	for (i = 0; i < 19; i++) {
-		rest /= 10;
-		if (!rest)
-			break;
-		len++;
-	}
 	io->val[0] = '-';
 	io->vlen = len;
-	for (i = 0; i < 20; i++) {
-		len--;
-		io->val[len & 31] = '0' + n % 10;
-		n /= 10;
-		if (!n)
-			break;
-	}
+	kdb_put_decimal(io->val, 31, len, n);
 	return KDB_OK;
 }
 
@@ -363,29 +375,15 @@ static __always_inline int kdb_value_argument(struct kdb_proc *p, __u32 i)
 /* Appends a number to the value, as decimal text. */
 __noinline int kdb_value_extend_decimal(struct kdb_io *io, __u64 number)
 {
-	__u64 rest = number;
-	__u32 vlen, len = 1, i;
+	__u32 vlen, digits = kdb_decimal_digits(number);
 
 	if (!io)
 		return KDB_ERR_STATE;
-	for (i = 0; i < 19; i++) {
-		rest /= 10;
-		if (!rest)
-			break;
-		len++;
-	}
 	vlen = io->vlen;
-	if (vlen > KDB_VAL_MAX || vlen + len > KDB_VAL_MAX)
+	if (vlen > KDB_VAL_MAX || vlen + digits > KDB_VAL_MAX)
 		return KDB_ERR_TOO_LARGE;
-	vlen += len;
-	io->vlen = vlen;
-	for (i = 0; i < 20; i++) {
-		vlen--;
-		io->val[vlen & (KDB_VAL_MAX - 1)] = '0' + number % 10;
-		number /= 10;
-		if (!number)
-			break;
-	}
+	io->vlen = vlen + digits;
+	kdb_put_decimal(io->val, KDB_VAL_MAX - 1, vlen + digits, number);
 	return KDB_OK;
 }
 
@@ -414,18 +412,11 @@ static __always_inline int kdb_value_append_string(struct kdb_proc *p, const voi
 	return KDB_OK;
 }
 
-/* Appends a string literal of at most KDB_STRING_MAX bytes to the value. */
+/* Appends a string literal of at most KDB_STRING_MAX - 1 bytes to the value. */
 #define kdb_value_append_text(p, literal)                                                              \
 	({                                                                                             \
-		__u32 vlen_ = (p)->io->vlen;                                                           \
-		int fits_ = vlen_ <= KDB_VAL_MAX - (sizeof(literal) - 1);                              \
 		_Static_assert(sizeof(literal) <= KDB_STRING_MAX, "the text is too long");             \
-		opaque(vlen_);                                                                         \
-		if (fits_ && vlen_ <= KDB_VAL_MAX - (sizeof(literal) - 1)) {                           \
-			__builtin_memcpy(&(p)->io->val[vlen_], literal, sizeof(literal) - 1);          \
-			(p)->io->vlen = vlen_ + sizeof(literal) - 1;                                   \
-		}                                                                                      \
-		fits_ ? KDB_OK : KDB_ERR_TOO_LARGE;                                                    \
+		KDB_APPEND_TEXT((p)->io->val, (p)->io->vlen, KDB_VAL_MAX, literal);                    \
 	})
 
 /* Reads the value as an integer, or refuses the call. */
