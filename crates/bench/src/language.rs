@@ -4,14 +4,12 @@
 //! engine. In each round, both forms get the same calls in turn. The arguments of the calls are made before a turn begins. The unit is
 //! the thread's processor time for each call, that of the kernel included.
 
-use std::path::Path;
-
-use bedplate_kerneldb::{Config, Database, Reply, Session, SetOptions, sdk};
+use bedplate_kerneldb::{Config, Database, Reply, Session, SetOptions};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
-use crate::cpu::thread_cpu_ns;
+use crate::procedures::{Compiler, cpu_ns_per_call};
 use crate::sample::{interleave, samples};
-use crate::{Benchmark, Error, Fields, Options, Report, Result, Sink, Step};
+use crate::{Benchmark, Fields, Options, Report, Result, Sink, Step};
 
 pub(crate) const BENCH: Benchmark = Benchmark {
     name: "kv-language",
@@ -110,49 +108,24 @@ fn write_voter_tables(session: &mut Session) -> bedplate_kerneldb::Result<()> {
     })
 }
 
-/// Compiles a source in C to an object. The headers are in `folder`.
-fn object(folder: &Path, source: &str) -> Result<Vec<u8>> {
-    let (file, object) = (folder.join("procedures.c"), folder.join("procedures.o"));
-    std::fs::write(&file, source).map_err(Error::io("writing the source of procedures"))?;
-    let mut compiler = sdk::compiler(folder, &file, &object)?;
-    let output = compiler.output().map_err(Error::io("running the C compiler"))?;
-    if !output.status.success() {
-        let problem = String::from_utf8_lossy(&output.stderr).into_owned();
-        return Err(Error::Protocol { server: "the C compiler".to_owned(), problem });
-    }
-    std::fs::read(&object).map_err(Error::io("reading the object of procedures"))
-}
-
 /// A database for each of the [`FORMS`], with the library and the keys that its calls need.
-fn databases(folder: &Path, library: &Library) -> Result<Vec<Database>> {
+fn databases(compiler: &Compiler, library: &Library) -> Result<Vec<Database>> {
     let [c, language] = library.sources;
     let compiled =
         bedplate_procedure_language::compile(language, library.name).expect("the examples compile");
     let open = |c: &str| {
         let database = Database::create(Config { memory_bytes: MEMORY, ..Config::default() })?;
-        database.load_library(library.name, &object(folder, c)?, false)?;
+        database.load_library(library.name, &compiler.object(c)?, false)?;
         (library.fill)(&mut database.session()?)?;
         Ok(database)
     };
     [c, &compiled].into_iter().map(open).collect()
 }
 
-/// Calls a procedure `calls` times; returns the nanoseconds of processor time for each call. Equal seeds make equal calls.
-fn cpu_ns_per_call(database: &Database, procedure: &Procedure, calls: usize, seed: usize) -> Result<f64> {
+/// Arguments of `calls` calls. Equal seeds make equal arguments.
+fn arguments(procedure: &Procedure, calls: usize, seed: usize) -> Vec<Vec<String>> {
     let mut rng = SmallRng::seed_from_u64(seed as u64);
-    let texts: Vec<Vec<String>> = (0..calls).map(|_| (procedure.arguments)(&mut rng)).collect();
-    let arguments: Vec<Vec<&[u8]>> =
-        texts.iter().map(|texts| texts.iter().map(String::as_bytes).collect()).collect();
-    let mut session = database.session()?;
-    let found = session.find_procedure(procedure.name)?;
-    let start = thread_cpu_ns();
-    for arguments in &arguments {
-        let reply = session.call_found(&found, arguments)?;
-        if !(procedure.is_right)(&reply) {
-            return Err(Error::engine(format!("{} replied {reply:?}", procedure.name)));
-        }
-    }
-    Ok((thread_cpu_ns() - start) as f64 / calls as f64)
+    (0..calls).map(|_| (procedure.arguments)(&mut rng)).collect()
 }
 
 fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
@@ -168,16 +141,18 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
 }
 
 fn measure(report: &mut Report, rounds: usize, calls: usize, sink: Sink<'_>) -> Result<()> {
-    let folder = tempfile::tempdir().map_err(Error::io("creating a folder for the headers"))?;
-    sdk::write_headers(folder.path())?;
+    let compiler = Compiler::new()?;
     let (mut done, total) = (0, LIBRARIES.iter().map(|library| library.procedures.len()).sum());
     for library in &LIBRARIES {
         sink(Step { done, total, label: &format!("compiling {}", library.name) });
-        let databases = databases(folder.path(), library)?;
+        let databases = databases(&compiler, library)?;
         for procedure in library.procedures {
             sink(Step { done, total, label: procedure.name });
             done += 1;
-            let turn = |form: usize, round: usize| cpu_ns_per_call(&databases[form], procedure, calls, round);
+            let turn = |form: usize, round: usize| {
+                let arguments = arguments(procedure, calls, round);
+                cpu_ns_per_call(&databases[form], procedure.name, &arguments, procedure.is_right)
+            };
             // Touches the memory that the measured turns use.
             (0..FORMS.len()).try_for_each(|form| turn(form, rounds).map(drop))?;
             let times = interleave(rounds, FORMS.len(), turn)?;

@@ -29,6 +29,7 @@ mod checkpoint;
 mod error;
 #[cfg(target_arch = "x86_64")]
 mod evict;
+mod examples;
 mod language;
 mod limits;
 mod machine;
@@ -37,6 +38,7 @@ mod nothing;
 mod partitions;
 mod pool;
 mod postgres;
+mod procedures;
 mod programs;
 mod registry;
 mod report;

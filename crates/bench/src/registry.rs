@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use crate::limits::THREADS_MAX;
 use crate::{
-    Error, Report, Result, checkpoint, language, local, memory, net, partitions, pool, postgres, programs,
-    restart, scan, shootdown, snapshot, tpch, versions, voter, wal,
+    Error, Report, Result, checkpoint, examples, language, local, memory, net, partitions, pool, postgres,
+    programs, restart, scan, shootdown, snapshot, tpch, versions, voter, wal,
 };
 #[cfg(target_arch = "x86_64")]
 use crate::{evict, ring0};
@@ -128,6 +128,7 @@ const ALL: &[Benchmark] = &[
     partitions::BENCH,
     voter::BENCH,
     language::BENCH,
+    examples::BENCH,
     snapshot::latency::BENCH,
     snapshot::fault::BENCH,
     snapshot::redis::BENCH,

@@ -2,8 +2,6 @@
 //! killed in between.
 //!
 //! `BEDPLATE_TEST_KILLS` is the number of kills of the orders (2), `BEDPLATE_TEST_SEED` repeats their clients' choices.
-//!
-//! `cargo test -p bedplate-cli --test examples -- --ignored --nocapture --test-threads 1` prints the times that the READMEs have.
 
 mod running;
 
@@ -16,9 +14,6 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use bedplate_bench::bpf::{RunTimeStats, programs};
-use bedplate_kerneldb::wal::WalConfig;
-use bedplate_kerneldb::{Config, Durability, SetOptions, Store, StoreConfig};
 use redis::{Connection, FromRedisValue, RedisResult, Value};
 use running::{Server, command};
 use rustix::process::Signal;
@@ -466,106 +461,4 @@ fn orders_keep_every_unit_while_the_server_is_killed() {
     }
     println!("{orders} orders");
     assert!(orders > 0);
-}
-
-/// Prints the median times of a handler's runs for some packets, by `BPF_PROG_TEST_RUN`.
-#[test]
-#[ignore = "it measures"]
-fn cost_of_packets() {
-    if !can_run() {
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let object = build(folder.path(), "packet-quota", "packet_quota");
-    let config = StoreConfig {
-        database: Config { memory_bytes: 64 << 20, ..Config::default() },
-        wal: Some(WalConfig { durability: Durability::Async, ..WalConfig::default() }),
-        ..StoreConfig::default()
-    };
-    let (store, _) = Store::open(config, &folder.path().join("data"), &mut |_| ()).unwrap();
-    store.load_library("packet_quota", &std::fs::read(object).unwrap(), false).unwrap();
-    let database = store.database();
-    let mut session = database.session().unwrap();
-    for (key, value) in [
-        ("quota:10.0.0.2", "1000000000"),
-        ("quota:10.0.0.3", "1000000000"),
-        ("rate:10.0.0.3", "1000000000"),
-        ("quota:10.0.0.4", "0"),
-        ("rate:10.0.0.4", "1000000000"),
-    ] {
-        session.set(key.as_bytes(), value.as_bytes(), SetOptions::default()).unwrap();
-    }
-    for (text, ether_type, host) in [
-        ("not IPv4", [8, 6], 1),
-        ("from an address without keys", [8, 0], 1),
-        ("with a quota", [8, 0], 2),
-        ("with a quota and a rate", [8, 0], 3),
-        ("dropped, with a quota and a rate", [8, 0], 4),
-    ] {
-        let mut packet = [0; 64];
-        packet[12..14].copy_from_slice(&ether_type);
-        packet[26..30].copy_from_slice(&[10, 0, 0, host]);
-        let run = |_| database.run_handler("packet_quota", &packet, 1000).unwrap().1;
-        let mut times: Vec<Duration> = (0..101).map(run).collect();
-        times.sort();
-        println!("{text}: {:?}, quartiles {:?} to {:?}", times[50], times[25], times[75]);
-    }
-    let counts = &database.handlers().unwrap()[0].counts;
-    assert_eq!(counts.failed, 0, "{counts:?}");
-}
-
-/// Runs something while the kernel counts the time that programs take; returns the number of runs and their average time for each
-/// program of these names.
-fn program_times<const N: usize>(names: [&str; N], work: impl FnOnce()) -> [(u64, Duration); N] {
-    let enabled = RunTimeStats::enable().unwrap();
-    work();
-    drop(enabled);
-    let programs = programs();
-    names.map(|name| {
-        let mut found = programs.iter().filter(|program| program.name == name);
-        let program = found.next().unwrap();
-        assert!(found.next().is_none(), "another server has {name} as well");
-        (program.runs, Duration::from_nanos(program.run_ns / program.runs.max(1)))
-    })
-}
-
-/// Prints the average times of a handler at `execve` and of procedures, by the kernel's statistics of programs.
-#[test]
-#[ignore = "it measures"]
-fn cost_of_programs() {
-    if !can_run() {
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let object = build(folder.path(), "exec-audit", "exec_audit");
-    let attach = ["--attach", "exec_audit=tracepoint:sched_process_exec"];
-    let server = start(&folder.path().join("audit"), &object, &attach);
-    let times = program_times(["exec_audit"], || {
-        (0..2000).for_each(|_| assert!(Command::new("/bin/true").status().unwrap().success()));
-    });
-    println!("exec_audit: {times:?}");
-    server.end(Signal::TERM);
-
-    let object = build(folder.path(), "orders", "orders");
-    let server = start(&folder.path().join("orders"), &object, &[]);
-    let mut client = server.connect();
-    let names = ["stock_add", "stock_transfer", "order_reserve", "order_complete", "order_cancel"];
-    let times = program_times(names, || {
-        for order in 0..1000 {
-            for words in [
-                "stock_add nuts berlin 100".to_owned(),
-                "stock_transfer nuts berlin paris 20".to_owned(),
-                format!("order_reserve a{order} nuts berlin 30"),
-                format!("order_complete a{order} nuts berlin"),
-                format!("order_reserve b{order} nuts berlin 30"),
-                format!("order_cancel b{order} nuts berlin"),
-            ] {
-                ask::<i64>(&mut client, &format!("CALL {words}")).unwrap();
-            }
-        }
-    });
-    for (name, time) in names.iter().zip(times) {
-        println!("{name}: {time:?}");
-    }
-    server.end(Signal::TERM);
 }

@@ -50,7 +50,7 @@ rules! {
     Syntax, "syntax", "The text follows the grammar.";
     Number, "number", "A number is a decimal integer of 64 bits with a sign.";
     Literal, "literal", "A text literal ends on its line, uses known escapes, and has at most 255 bytes.";
-    Name, "name", "A name has 1 to 64 lower-case letters, digits and underscores, and no digit in front.";
+    Name, "name", "A name has 1 to 63 lower-case letters, digits and underscores, and no digit in front.";
     ReservedName, "reserved-name", "A procedure does not have a name that C or the headers use.";
     DuplicateName, "duplicate-name", "A name stands for one thing at a time.";
     UnknownName, "unknown-name", "A name is declared before it is used.";
