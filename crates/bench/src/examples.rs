@@ -59,8 +59,11 @@ const LIMITS: [(&str, &str); 5] = [
     ("rate:10.0.0.4", "1000000000"),
 ];
 
-/// The calls of an order, in the order in which they run.
-const CALLS: [(&str, fn(usize) -> Vec<String>); 5] = [
+/// Makes the arguments of a call from the number of an order.
+type Arguments = fn(usize) -> Vec<String>;
+
+/// The procedures, in the order in which they run.
+const CALLS: [(&str, Arguments); 5] = [
     ("stock_add", |_| words(&["nuts", "berlin", "100"])),
     ("stock_transfer", |_| words(&["nuts", "berlin", "paris", "20"])),
     ("order_reserve", |order| words(&[&format!("a{order}"), "nuts", "berlin", "30"])),
@@ -172,9 +175,9 @@ fn measure(report: &mut Report, rounds: usize, turn: Turn, sink: Sink<'_>) -> Re
     let mut measure_side = |side: usize, round: usize| -> Result<Vec<f64>> {
         sink(Step { done: round, total: rounds + 1, label: "measuring" });
         Ok(match side {
-            _ if side < exec => vec![packet_ns(&database, &PACKETS[side], turn)?],
-            _ if side == exec => vec![execve_ns(&database, &programs_before, turn)?],
-            _ => call_ns(&database, round * turn.calls, turn)?.to_vec(),
+            _ if side < exec => vec![packet_ns(database, &PACKETS[side], turn)?],
+            _ if side == exec => vec![execve_ns(database, &programs_before, turn)?],
+            _ => call_ns(database, round * turn.calls, turn)?.to_vec(),
         })
     };
     let names = PACKETS.iter().map(|packet| packet.name).chain(["execve"]).chain(CALLS.map(|(name, _)| name));

@@ -36,7 +36,7 @@ fn prepare(recorder: &mut Recorder, service: &Service, run: usize) {
     if run > 0 {
         recorder.read_all(service);
     }
-    if run % RUNS_WITH_THE_SAME_KEYS == 0 {
+    if run.is_multiple_of(RUNS_WITH_THE_SAME_KEYS) {
         recorder.take_new_keys(service.addr);
     }
 }

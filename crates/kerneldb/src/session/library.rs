@@ -17,7 +17,7 @@ use crate::{
 /// Sections of the programs that are procedures, as `procedure.h` names them, and whether they only read.
 const SECTIONS: [(&str, bool); 2] = [("raw_tp/procedure", false), ("raw_tp/read_only_procedure", true)];
 
-/// What the name of the program on connections has behind the procedure's.
+/// The end of the name of a program on connections, after the name of its procedure.
 const ON_CONNECTION: &str = "_on_connection";
 /// The map with the buffers of handlers, as `handler.h` names it.
 const SLOTS: &str = "kdb_handler_slots";
