@@ -20,7 +20,7 @@ guest=(
   bufpool/pool bufpool/threads bufpool/ring0 bufpool/prefetch bufpool/replacement bufpool/waiting bufpool/limits
   bufpool/faults bufpool/crash bufpool/fsync bufpool/damage bufpool/log bufpool/model
   btree/threads btree/limits btree/ahead btree/crash
-  scan/stamps kerneldb/hashmap kerneldb/operators
+  scan/stamps kerneldb/hashmap kerneldb/operators kerneldb-redis/server_hash_map
 )
 single=(bufpool/waiting bufpool/limits)
 # Tests that run natively only, of the crates that have an engine in ring 0: files without a pool; loop devices, for which

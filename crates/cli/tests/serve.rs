@@ -158,6 +158,35 @@ fn what_sync_acknowledged_survives_a_kill() {
 }
 
 #[test]
+fn a_data_directory_is_served_by_both_engines() {
+    let data = tempfile::tempdir().unwrap();
+    let rounds = [("hash-map", "first"), ("arena", "second"), ("hash-map", "third")];
+    for (round, (engine, key)) in rounds.into_iter().enumerate() {
+        let server = Server::start(data.path(), &["--engine", engine]);
+        let mut connection = server.connect();
+        set(&mut connection, key, engine);
+        for (engine, key) in &rounds[..=round] {
+            assert_eq!(get(&mut connection, key).as_deref(), Some(*engine), "{key}");
+        }
+        let report: String = redis::cmd("BEDPLATE").arg("VERIFY").query(&mut connection).unwrap();
+        assert!(report.contains("reads back"), "{report}");
+        let (code, said) = server.end(Signal::TERM);
+        assert_eq!(code, Some(0), "{said}");
+    }
+    let data = data.path().to_str().unwrap();
+    for (options, reason) in [
+        (&["--partitions", "2"][..], "has one partition and at most 8 versions"),
+        (&["--versions", "9"], "has one partition and at most 8 versions"),
+        (&["--local-fast-path"], "the local fast path needs the arena engine"),
+    ] {
+        let serve = ["kv", "serve", "--engine", "hash-map", "--port", "0", "--data-dir", data];
+        let output = command(&[&serve[..], options].concat()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{options:?}");
+        assert!(text(&output).contains(reason), "{}", text(&output));
+    }
+}
+
+#[test]
 fn a_password_is_asked_for() {
     let data = tempfile::tempdir().unwrap();
     let file = data.path().join("password");

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use bedplate_history::Summary;
+use bedplate_kerneldb::EngineKind;
 use bedplate_kerneldb::testing::SimulatedDisk;
 use common::can_run;
 use history::client::Service;
@@ -23,7 +24,7 @@ use server::Random;
 /// Number of runs of the server after which clients use new keys.
 const RUNS_WITH_THE_SAME_KEYS: usize = 3;
 
-const MIX: Mix = Mix { hang_ups: true, read_only_percent: 15, pause_ms: 3 };
+const MIX: Mix = Mix { calls: true, hang_ups: true, read_only_percent: 15, pause_ms: 3 };
 
 /// Splits a number of transactions into runs of the server.
 fn runs(transactions: usize, least: usize, most: usize) -> (usize, usize) {
@@ -72,38 +73,52 @@ fn transactions_are_serial_through_power_failures() {
     if !can_run() {
         return;
     }
-    let seed = seed();
-    let transactions = number("BEDPLATE_TEST_TRANSACTIONS").unwrap_or(8_000) as usize / 2;
-    let one = Variant { partitions: 1, versions: 4, snapshot_grace_ms: 3000, way: 0 };
+    let engine = EngineKind::Arena;
+    let one = Variant { engine, partitions: 1, versions: 4, snapshot_grace_ms: 3000, way: 0 };
     // Changes of partition, few versions, and snapshots that soon give way.
-    let two = Variant { partitions: 2, versions: 2, snapshot_grace_ms: 1, way: 2 };
+    let two = Variant { engine, partitions: 2, versions: 2, snapshot_grace_ms: 1, way: 2 };
     for variant in [one, two] {
-        let mut recorder = Recorder::new(seed, MIX);
-        let mut disk = SimulatedDisk::new();
-        let (runs, limit) = runs(transactions, 2, 10_000);
-        for run in 0..runs {
-            let server =
-                LocalServer::start(disk, Variant { way: variant.way + run, ..variant }, procedures());
-            let service = recorder.service(server.addr());
-            prepare(&mut recorder, &service, run);
-            let mut after = SimulatedDisk::new();
-            recorder.run(&service, limit, |begun, random| {
-                stall(&server, begun, limit, random);
-                if run + 1 < runs {
-                    let mut ending = service.ending.write().unwrap();
-                    after = server.power_failure(random);
-                    *ending = true;
-                }
-                server.hold_syncs(false);
-            });
-            if run + 1 == runs {
-                recorder.read_all(&service);
-            }
-            server.stop();
-            disk = after;
-        }
-        assert_thorough(recorder.check(), transactions);
+        fail_power(variant, MIX);
     }
+}
+
+#[test]
+fn transactions_on_hash_maps_are_serial_through_power_failures() {
+    if !can_run() {
+        return;
+    }
+    let engine = EngineKind::HashMap;
+    let variant = Variant { engine, partitions: 1, versions: 4, snapshot_grace_ms: 3000, way: 0 };
+    fail_power(variant, Mix { calls: false, ..MIX });
+}
+
+/// Records a history of a server whose power fails several times, and checks it.
+fn fail_power(variant: Variant, mix: Mix) {
+    let transactions = number("BEDPLATE_TEST_TRANSACTIONS").unwrap_or(8_000) as usize / 2;
+    let mut recorder = Recorder::new(seed(), mix);
+    let mut disk = SimulatedDisk::new();
+    let (runs, limit) = runs(transactions, 2, 10_000);
+    for run in 0..runs {
+        let server = LocalServer::start(disk, Variant { way: variant.way + run, ..variant }, procedures());
+        let service = recorder.service(server.addr());
+        prepare(&mut recorder, &service, run);
+        let mut after = SimulatedDisk::new();
+        recorder.run(&service, limit, |begun, random| {
+            stall(&server, begun, limit, random);
+            if run + 1 < runs {
+                let mut ending = service.ending.write().unwrap();
+                after = server.power_failure(random);
+                *ending = true;
+            }
+            server.hold_syncs(false);
+        });
+        if run + 1 == runs {
+            recorder.read_all(&service);
+        }
+        server.stop();
+        disk = after;
+    }
+    assert_thorough(recorder.check(), transactions);
 }
 
 /// The process that is killed. The test starts it. Without the test's environment variables it does nothing.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     Error, Result, Timeouts,
+    bpf::kernel_has,
     limits::{
         HASH_MAP_KEY_BYTES, HASH_MAP_VERSIONS_MAX, LOG_RING_BYTES_MAX, LOG_RING_BYTES_MIN,
         PARTITION_BYTES_MAX, PARTITION_BYTES_MIN, PARTITIONS_MAX, SESSIONS_MAX, VERSIONS_MAX,
@@ -18,6 +19,24 @@ pub enum EngineKind {
     Arena,
     /// The paper's hash maps per size class (kernel 6.1 and newer): one partition, at most eight versions.
     HashMap,
+}
+
+impl EngineKind {
+    /// The engine for the running kernel: arenas if it has what they need, otherwise hash maps.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Kernel`] if the kernel has no type information (`CONFIG_DEBUG_INFO_BTF`), which both engines need.
+    pub fn of_this_kernel() -> Result<EngineKind> {
+        // Linux 6.9 and 6.14 have brought them.
+        let functions = ["bpf_arena_alloc_pages", "bpf_local_irq_save"];
+        for function in functions {
+            if !kernel_has(function)? {
+                return Ok(EngineKind::HashMap);
+            }
+        }
+        Ok(EngineKind::Arena)
+    }
 }
 
 /// Configuration of a new database.

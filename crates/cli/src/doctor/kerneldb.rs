@@ -29,11 +29,17 @@ pub fn probe() -> Component {
             .advice("use a kernel with CONFIG_DEBUG_INFO_BTF=y (every distribution kernel since 2021)"),
     });
     if allowed {
-        checks.extend(programs::probe(btf.as_ref().ok()));
-        let report =
-            "see the answers above; if they are all yes, report it with the output of BEDPLATE_LOG=debug";
-        checks.push(engine(ENGINE, EngineKind::Arena, report).required());
-        checks.push(engine(HASH_MAPS, EngineKind::HashMap, "use Linux 6.1 or newer"));
+        // A database on hash maps does without the rest.
+        let hash_maps = engine(HASH_MAPS, EngineKind::HashMap, "use Linux 6.1 or newer");
+        let is_required = hash_maps.answer != super::Answer::Yes;
+        checks.extend(programs::probe(btf.as_ref().ok(), is_required));
+        let otherwise = if is_required {
+            "see the answers above; if they are all yes, report it with the output of BEDPLATE_LOG=debug"
+        } else {
+            "the database is on hash maps here, and user space executes every command; for more see the answers above"
+        };
+        checks.push(engine(ENGINE, EngineKind::Arena, otherwise).required_if(is_required));
+        checks.push(hash_maps);
         checks.push(fast_path());
     } else {
         checks.extend(programs::unknown());
@@ -90,8 +96,8 @@ fn privileges(bpf_allowed: bool) -> Check {
     .required()
 }
 
-const ENGINE: (&str, &str) = ("engine", "the database itself");
-const HASH_MAPS: (&str, &str) = ("engine-hash-maps", "the database on hash maps (EngineKind::HashMap)");
+const ENGINE: (&str, &str) = ("engine", "the database on arenas, with answers in the kernel");
+const HASH_MAPS: (&str, &str) = ("engine-hash-maps", "the database on hash maps, with answers in user space");
 
 /// Creates a small database, writes to it and reads from it. It disappears with its handle.
 fn engine((id, subject): (&'static str, &'static str), engine: EngineKind, otherwise: &str) -> Check {

@@ -23,18 +23,18 @@ const RES_LOCK: (&str, &str) = ("res-spin-lock", "resilient spin locks (bpf_res_
 const RING: (&str, &str) = ("ring-buffer", "ring buffers");
 const SOCKMAP: (&str, &str) = ("sockmap", "maps of sockets");
 
-/// All of this module's probes; bpf(2) must be allowed.
-pub fn probe(btf: Option<&Btf<'_>>) -> Vec<Check> {
+/// All of this module's probes; bpf(2) must be allowed. `arenas_required`: there is no database without arenas.
+pub fn probe(btf: Option<&Btf<'_>>, arenas_required: bool) -> Vec<Check> {
     vec![
         kinds(),
         jit(),
-        instruction_set(),
-        bounded_loops(btf).required(),
-        arena().required(),
-        irq_save(btf).required(),
+        instruction_set().required_if(arenas_required),
+        bounded_loops(btf).required_if(arenas_required),
+        arena().required_if(arenas_required),
+        irq_save(btf).required_if(arenas_required),
         res_spin_lock(btf),
         ring_buffer().required(),
-        sockmap().required(),
+        sockmap().required_if(arenas_required),
     ]
 }
 
@@ -103,7 +103,6 @@ fn instruction_set() -> Check {
             .advice("update the kernel: its compiler of eBPF is wrong"),
         Err(why) => Check::no(ISA.0, ISA.1, why).advice("use Linux 6.6 or newer"),
     }
-    .required()
 }
 
 /// The call of a kernel function, if this kernel has it.

@@ -89,8 +89,13 @@ impl Check {
         self
     }
 
-    fn required(mut self) -> Self {
-        self.required = true;
+    fn required(self) -> Self {
+        self.required_if(true)
+    }
+
+    /// Marks it as required under a condition.
+    fn required_if(mut self, required: bool) -> Self {
+        self.required = required;
         self
     }
 }

@@ -13,7 +13,9 @@ use anyhow::Context;
 use bedplate_kerneldb::checkpoint::CheckpointConfig;
 use bedplate_kerneldb::recovery::{RecoveryOptions, RecoveryPhase, RecoveryProgress};
 use bedplate_kerneldb::wal::WalConfig;
-use bedplate_kerneldb::{Config, Durability, HandlerTarget, Store, StoreConfig, Timeouts, read_library};
+use bedplate_kerneldb::{
+    Config, Durability, EngineKind, HandlerTarget, Store, StoreConfig, Timeouts, read_library,
+};
 use bedplate_kerneldb_redis::server::{Batching, Preparation, Server, ServerConfig};
 use clap::ValueEnum;
 
@@ -49,10 +51,14 @@ pub struct Args {
     /// Memory for keys, values, indexes and log rings.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
     memory: u64,
-    /// Partitions; one holds at most 4 GiB. Default: as many as the memory takes.
+    /// Storage engine: arenas need Linux 6.14, hash maps Linux 6.1. On hash maps, user space executes every command, and there are
+    /// no procedures. Default: arenas if this kernel has them. Both engines read each other's data directories.
+    #[arg(long, value_enum)]
+    engine: Option<Engine>,
+    /// Partitions of the arena engine; one holds at most 4 GiB. Default: as many as the memory takes.
     #[arg(long, value_name = "N")]
     partitions: Option<u32>,
-    /// Versions kept per key, 1 to 64; with 1 read-only transactions lock.
+    /// Versions kept per key, 1 to 64 (hash maps: 8); with 1 read-only transactions lock.
     #[arg(long, value_name = "N", default_value_t = 4)]
     versions: u32,
     /// Most connections at once.
@@ -172,6 +178,14 @@ enum Acknowledge {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Engine {
+    /// Arenas.
+    Arena,
+    /// Hash maps.
+    HashMap,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum When {
     /// While many clients and all processors are busy.
     #[value(alias = "busy")]
@@ -197,11 +211,33 @@ impl Args {
         Ok(target::password(self.password_file.as_ref())?.unwrap_or_default())
     }
 
-    fn database(&self) -> anyhow::Result<Config> {
+    fn engine(&self) -> anyhow::Result<EngineKind> {
+        match self.engine {
+            Some(Engine::Arena) => Ok(EngineKind::Arena),
+            Some(Engine::HashMap) => Ok(EngineKind::HashMap),
+            None => {
+                let engine = EngineKind::of_this_kernel()?;
+                if engine == EngineKind::HashMap {
+                    tracing::warn!(
+                        "this kernel lacks arenas, which Linux 6.14 has: the database is on hash maps, and user space executes \
+                         every command, which is slower"
+                    );
+                }
+                Ok(engine)
+            }
+        }
+    }
+
+    fn database(&self, engine: EngineKind) -> anyhow::Result<Config> {
         let ring =
             if self.durability == Acknowledge::Off || self.in_memory { 0 } else { self.wal_ring_bytes };
+        let partitions = match engine {
+            EngineKind::Arena => self.memory.div_ceil(1 << 32).max(1) as u32,
+            EngineKind::HashMap => 1,
+        };
         Ok(Config {
-            partitions: self.partitions.unwrap_or(self.memory.div_ceil(1 << 32).max(1) as u32),
+            engine,
+            partitions: self.partitions.unwrap_or(partitions),
             memory_bytes: self.memory,
             // Some sessions are for work beside the connections, such as expiry and loading.
             max_sessions: self.max_clients.saturating_add(64).min(65_536),
@@ -222,7 +258,7 @@ impl Args {
         }
     }
 
-    fn store(&self) -> anyhow::Result<StoreConfig> {
+    fn store(&self, engine: EngineKind) -> anyhow::Result<StoreConfig> {
         let wal = WalConfig {
             durability: if self.durability == Acknowledge::Sync {
                 Durability::Sync
@@ -234,7 +270,7 @@ impl Args {
             ..WalConfig::default()
         };
         Ok(StoreConfig {
-            database: self.database()?,
+            database: self.database(engine)?,
             wal: (self.durability != Acknowledge::Off).then_some(wal),
             checkpoint: CheckpointConfig {
                 interval: (!self.checkpoint_interval.is_zero()).then_some(self.checkpoint_interval),
@@ -331,8 +367,9 @@ fn in_use(error: bedplate_kerneldb::Error, address: SocketAddr) -> anyhow::Error
 
 /// Opens the store. The server's programs are loaded meanwhile.
 fn open(args: &Args, server: &mut Preparation) -> anyhow::Result<Store> {
+    let engine = args.engine()?;
     if args.in_memory {
-        return Ok(Store::in_memory(args.database()?)?);
+        return Ok(Store::in_memory(args.database(engine)?)?);
     }
     let bar = progress::bar("recovery", 1);
     let mut show = |progress: RecoveryProgress| {
@@ -344,7 +381,7 @@ fn open(args: &Args, server: &mut Preparation) -> anyhow::Result<Store> {
         bar.set_position(progress.done_bytes);
         bar.set_message(count(progress.applied));
     };
-    let opened = Store::open_with(args.store()?, &args.data_dir, &mut show, &mut |db| server.load(db));
+    let opened = Store::open_with(args.store(engine)?, &args.data_dir, &mut show, &mut |db| server.load(db));
     bar.finish_and_clear();
     let (store, report) = opened.with_context(|| format!("opening {}", args.data_dir.display()))?;
     for skipped in &report.checkpoints_skipped {
@@ -381,7 +418,7 @@ mod tests {
     fn the_defaults_are_those_of_the_documentation() {
         let args = parse(&[]);
         assert_eq!(args.address(), "127.0.0.1:6380".parse().unwrap());
-        let store = args.store().unwrap();
+        let store = args.store(EngineKind::Arena).unwrap();
         assert_eq!(store.database.memory_bytes, 1 << 30);
         assert_eq!(store.database.partitions, 1);
         assert_eq!(store.wal.unwrap().durability, Durability::Async);
@@ -405,9 +442,13 @@ mod tests {
 
     #[test]
     fn memory_decides_the_partitions_unless_they_are_given() {
-        assert_eq!(parse(&["--memory", "9G"]).database().unwrap().partitions, 3);
-        assert_eq!(parse(&["--memory", "4G"]).database().unwrap().partitions, 1);
-        assert_eq!(parse(&["--memory", "1G", "--partitions", "2"]).database().unwrap().partitions, 2);
+        assert_eq!(parse(&["--memory", "9G"]).database(EngineKind::Arena).unwrap().partitions, 3);
+        assert_eq!(parse(&["--memory", "4G"]).database(EngineKind::Arena).unwrap().partitions, 1);
+        assert_eq!(
+            parse(&["--memory", "1G", "--partitions", "2"]).database(EngineKind::Arena).unwrap().partitions,
+            2
+        );
+        assert_eq!(parse(&["--memory", "9G"]).database(EngineKind::HashMap).unwrap().partitions, 1);
     }
 
     #[test]
@@ -430,7 +471,7 @@ mod tests {
 
     #[test]
     fn without_durability_there_is_no_log() {
-        let store = parse(&["--durability", "off"]).store().unwrap();
+        let store = parse(&["--durability", "off"]).store(EngineKind::Arena).unwrap();
         assert!(store.wal.is_none());
         assert_eq!(store.database.wal_ring_bytes, 0);
     }

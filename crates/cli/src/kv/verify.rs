@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use bedplate_kerneldb::checkpoint::CheckpointConfig;
 use bedplate_kerneldb::recovery::RecoveryPhase;
 use bedplate_kerneldb::wal::WalConfig;
-use bedplate_kerneldb::{Config, Store, StoreConfig, checkpoint, store};
+use bedplate_kerneldb::{Config, EngineKind, Store, StoreConfig, checkpoint, store};
 
 use super::target::Target;
 use super::{commands_file, progress};
@@ -92,11 +92,12 @@ fn directory(path: &Path) -> anyhow::Result<String> {
 }
 
 fn deep(path: &Path, memory_bytes: u64) -> anyhow::Result<String> {
-    let database = Config {
-        memory_bytes,
-        partitions: memory_bytes.div_ceil(1 << 32).max(1) as u32,
-        ..Config::default()
+    let engine = EngineKind::of_this_kernel()?;
+    let partitions = match engine {
+        EngineKind::Arena => memory_bytes.div_ceil(1 << 32).max(1) as u32,
+        EngineKind::HashMap => 1,
     };
+    let database = Config { engine, memory_bytes, partitions, ..Config::default() };
     let checkpoint = CheckpointConfig { interval: None, log_bytes: None, ..CheckpointConfig::default() };
     let config =
         StoreConfig { database, wal: Some(WalConfig::default()), checkpoint, ..StoreConfig::default() };

@@ -71,14 +71,13 @@ pub(super) fn scan<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Arg
     while next < end && seen < count {
         let to = (next + step).min(end);
         step = (step * 2).min(STEP);
-        ctx.services.scan(next, to, &mut |item| {
+        next = ctx.services.scan(next, to, &mut |item| {
             seen += 1;
             let matches = pattern.is_none_or(|p| glob_match(p, item.key, false));
             if strings && matches && visible(&item, now_ms) {
                 found.push(item.key.to_vec());
             }
         })?;
-        next = to;
     }
     ctx.out.array(2);
     ctx.out.bulk(if next >= positions { 0 } else { next }.to_string().as_bytes());
@@ -94,7 +93,7 @@ pub(super) fn random_key<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>) -> 
     if !ctx.services.is_empty() {
         for _ in 0..DRAWS {
             let from = ctx.services.draw_position(rand::random())?;
-            found = some_key(ctx, from, from + DRAWN_POSITIONS)?;
+            (found, _) = some_key(ctx, from, from + DRAWN_POSITIONS)?;
             if found.is_some() {
                 break;
             }
@@ -103,8 +102,7 @@ pub(super) fn random_key<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>) -> 
         let positions = ctx.services.positions();
         let mut from = 0;
         while found.is_none() && from < positions {
-            found = some_key(ctx, from, (from + STEP).min(positions))?;
-            from += STEP;
+            (found, from) = some_key(ctx, from, (from + STEP).min(positions))?;
         }
     }
     ctx.out.bulk_or_null(found.as_deref());
@@ -115,15 +113,15 @@ pub(super) fn random_key<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>) -> 
 const DRAWS: u32 = 128;
 const DRAWN_POSITIONS: u64 = 16;
 
-/// One of the keys at some positions, each with the same probability.
+/// One of the keys at some positions, each with the same probability, and the position at which to continue.
 fn some_key<S: Operators, V: Services>(
     ctx: &mut Ctx<'_, S, V>,
     from: u64,
     to: u64,
-) -> Result<Option<Vec<u8>>, Fail> {
+) -> Result<(Option<Vec<u8>>, u64), Fail> {
     let now_ms = ctx.now_ms;
     let (mut seen, mut found) = (0, None);
-    ctx.services.scan(from, to, &mut |item| {
+    let next = ctx.services.scan(from, to, &mut |item| {
         if visible(&item, now_ms) {
             seen += 1;
             if rand::random_range(0..seen) == 0 {
@@ -131,7 +129,7 @@ fn some_key<S: Operators, V: Services>(
             }
         }
     })?;
-    Ok(found)
+    Ok((found, next))
 }
 
 /// Checks the arguments of FLUSHALL and FLUSHDB. SYNC and ASYNC are the same here.
@@ -154,15 +152,15 @@ pub(super) fn flush_step<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, fro
     let end = from.saturating_add(FLUSH_POSITIONS).min(positions);
     let (mut next, mut deleted) = (from, 0);
     while next < end && deleted < FLUSH_KEYS && !ctx.services.is_empty() {
-        let to = (next + STEP).min(end);
-        for key in keys_at(ctx, next, to)? {
+        let (keys, after) = keys_at(ctx, next, (next + STEP).min(end))?;
+        for key in keys {
             deleted += 1;
             // The key had expired, or does so now. DBSIZE counts it until the expired version is deleted.
             if !ctx.delete(&key)? {
                 ctx.store.delete_expired(&key)?;
             }
         }
-        next = to;
+        next = after;
     }
     Ok((next < positions && !ctx.services.is_empty()).then_some(next))
 }
@@ -171,15 +169,15 @@ pub(super) fn flush_step<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, fro
 /// It also finds keys that an earlier attempt has deleted.
 pub(super) fn flush_in_transaction<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>) -> Run {
     let positions = ctx.services.positions();
-    for key in keys_at(ctx, 0, positions)? {
+    for key in keys_at(ctx, 0, positions)?.0 {
         ctx.store.delete(&key)?;
     }
     Ok(())
 }
 
-/// The keys at some positions. Some may have expired.
-fn keys_at<S: Operators, V: Services>(ctx: &Ctx<'_, S, V>, from: u64, to: u64) -> Run<Vec<Vec<u8>>> {
+/// The keys at some positions, of which some may have expired, and the position at which to continue.
+fn keys_at<S: Operators, V: Services>(ctx: &Ctx<'_, S, V>, from: u64, to: u64) -> Run<(Vec<Vec<u8>>, u64)> {
     let mut keys = Vec::new();
-    ctx.services.scan(from, to, &mut |item| keys.push(item.key.to_vec()))?;
-    Ok(keys)
+    let next = ctx.services.scan(from, to, &mut |item| keys.push(item.key.to_vec()))?;
+    Ok((keys, next))
 }

@@ -9,7 +9,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::admin_tasks::AdminTasks;
 use super::gate::Gate;
-use super::programs::Programs;
+use super::maps::Maps;
 use super::statistics::{Statistics, Totals};
 use super::stats::{Counters, ServerStats};
 use super::verify;
@@ -22,7 +22,7 @@ use bedplate_kerneldb::{
 pub(super) struct Backend {
     database: Arc<Database>,
     store: Option<Arc<Store>>,
-    programs: Arc<Programs>,
+    maps: Arc<Maps>,
     server: Arc<ServerState>,
     positions: u64,
     tasks: AdminTasks,
@@ -35,7 +35,7 @@ impl Backend {
     pub(super) fn new(
         database: Arc<Database>,
         store: Option<Arc<Store>>,
-        programs: Arc<Programs>,
+        maps: Arc<Maps>,
         server: Arc<ServerState>,
         procedure_loading: bool,
     ) -> Result<Self> {
@@ -44,19 +44,9 @@ impl Backend {
             let (database, store) = (database.clone(), store.clone());
             move |task| run_admin_task(task, &database, store.as_deref()).map_err(|e| format!("ERR {e}"))
         })?;
-        let totals = Totals::new(programs.stats()?, &database.stats(), &database.expiry_stats());
-        let (statistics, gate) = (Statistics::new(totals), programs.gate()?);
-        Ok(Backend {
-            database,
-            store,
-            programs,
-            server,
-            positions,
-            tasks,
-            statistics,
-            gate,
-            procedure_loading,
-        })
+        let totals = Totals::new(maps.stats()?, &database.stats(), &database.expiry_stats());
+        let (statistics, gate) = (Statistics::new(totals), maps.gate(&database)?);
+        Ok(Backend { database, store, maps, server, positions, tasks, statistics, gate, procedure_loading })
     }
 
     /// Whether a shutdown has its checkpoint, so that the server is to stop.
@@ -96,7 +86,7 @@ impl Backend {
     }
 
     fn totals(&self) -> Result<Totals> {
-        Ok(Totals::new(self.programs.stats()?, &self.database.stats(), &self.database.expiry_stats()))
+        Ok(Totals::new(self.maps.stats()?, &self.database.stats(), &self.database.expiry_stats()))
     }
 
     pub(super) fn database(&self) -> &Arc<Database> {
@@ -169,7 +159,7 @@ impl Services for Backend {
         Ok(self.database.snapshot()?.draw_position(random))
     }
 
-    fn scan(&self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<()> {
+    fn scan(&self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<u64> {
         self.database.snapshot()?.scan(from, to, f)
     }
 
@@ -245,7 +235,7 @@ impl Services for Backend {
         let s = self.database.stats();
         let heap = self.database.heap_stats();
         // Counters that cannot be read are shown as zeros, as if nothing had happened in the kernel.
-        let kernel = self.programs.stats().inspect_err(|e| tracing::warn!(error = %e, "statistics"));
+        let kernel = self.maps.stats().inspect_err(|e| tracing::warn!(error = %e, "statistics"));
         let kernel =
             kernel.map_or_else(|_| ServerStats::default(), |k| ServerStats::new(&k, &Counters::default()));
         vec![

@@ -81,7 +81,7 @@ pub(super) struct Client {
     kernel_path: bool,
     /// Bytes of requests yet to come that the kernel has executed.
     skip: usize,
-    /// The socket is in the socket map, so the kernel sees arriving data first.
+    /// The socket is in the socket map, so the server's programs see arriving data first.
     mapped: bool,
     /// All bytes that the client ever sent were read.
     ended: bool,
@@ -123,11 +123,9 @@ impl Client {
         }
     }
 
-    /// Makes the event loop read all data itself. This is for a client that has shut its sending side down before its
-    /// socket could be inserted into the socket map, which only takes established connections.
+    /// Makes the event loop read all data itself, because the socket is not in the socket map.
     pub(super) fn serve_unmapped(&mut self) {
         self.mapped = false;
-        self.half_closed = true;
         self.my_turn = true;
     }
 

@@ -25,7 +25,7 @@ pub struct ServerConfig {
     /// Password that clients must give (AUTH); empty = none.
     pub password: String,
     /// Whether the kernel answers. If not, the event loop executes every command, with the same replies but
-    /// slower. That is for comparison and for tests.
+    /// slower. That is for comparison and for tests. A database on hash maps is always served in this way.
     pub kernel_path: bool,
     /// Answers clients on this machine inside their own send calls, without TCP. Needs cgroup2.
     /// It attaches a program to the cgroup2 root. Every process that connects to this server's port runs

@@ -27,9 +27,9 @@ use super::activity::Activity;
 use super::backend::Backend;
 use super::client::{Awaiting, Client, Outcome};
 use super::dialogue::Dialogue;
+use super::kernel_side::KernelSide;
 use super::layout::srv_peer;
 use super::listener::{self, Listener};
-use super::programs::Programs;
 use super::signals::Signals;
 use super::stats::Counters;
 use super::table::Table;
@@ -53,7 +53,7 @@ const SHUTDOWN_POLL: Duration = Duration::from_millis(5);
 
 pub(super) struct EventLoop {
     config: ServerConfig,
-    programs: Arc<Programs>,
+    kernel: KernelSide,
     table: Table,
     signals: Signals,
     /// Events that the kernel has reported; empty between rounds.
@@ -93,15 +93,16 @@ fn io(what: &'static str) -> impl Fn(rustix::io::Errno) -> Error {
 
 impl EventLoop {
     pub(super) fn new(
-        config: ServerConfig,
-        programs: Arc<Programs>,
+        mut config: ServerConfig,
+        kernel: KernelSide,
         listener: Arc<Listener>,
         wake: Arc<Wake>,
         counters: Arc<Counters>,
         backend: Arc<Backend>,
     ) -> Result<Self> {
+        config.kernel_path &= kernel.programs.is_some();
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io("create the event queue"))?;
-        let signals = programs.signals()?;
+        let signals = kernel.maps.signals()?;
         let add = |fd, token| {
             epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN)
                 .map_err(io("watch a descriptor"))
@@ -118,19 +119,19 @@ impl EventLoop {
             Batching::Never => None,
             Batching::UnderLoad if !config.kernel_path => None,
             Batching::UnderLoad => {
-                let activity = Activity::new(programs.connections()?, Arc::clone(&used));
+                let activity = Activity::new(kernel.maps.connections()?, Arc::clone(&used));
                 Some(BatchWorkers::while_busy(activity)?)
             }
             Batching::Always => Some(BatchWorkers::new()?),
         };
         Ok(EventLoop {
-            table: programs.table()?,
+            table: kernel.maps.table()?,
             clients: (0..config.max_clients).map(|_| None).collect(),
             free: (0..config.max_clients).rev().collect(),
             used,
             _workers: workers,
             config,
-            programs,
+            kernel,
             signals,
             events: Vec::with_capacity(TURN_EVENTS),
             raised: Vec::new(),
@@ -261,7 +262,7 @@ impl EventLoop {
         listener::refuse(stream);
     }
 
-    /// Gives the connection its index and hands the socket to the kernel.
+    /// Gives the connection its index, and hands the socket to the kernel if there are programs.
     fn connect(&mut self, index: u32, stream: TcpStream, peer: SocketAddr) -> Result<()> {
         let failed = |e| Error::io("set up a connection", e);
         let cookie = listener::prepare(&stream, self.config.keepalive).map_err(failed)?;
@@ -283,42 +284,56 @@ impl EventLoop {
         self.used.fetch_max(index + 1, Ordering::Relaxed);
         let token = EventData::new_u64(u64::from(generation) << 32 | u64::from(index));
         let on_sockets = |e| kernel_error("cannot hand a socket to the kernel", e);
-        self.programs
-            .map("kdb_connections")
-            .update(&cookie.to_ne_bytes(), &connection_entry(index, session), MapFlags::ANY)
+        self.name_connection(cookie, index, session)
             .map_err(on_sockets)
             .and_then(|()| {
                 epoll::add(&self.epoll, stream.as_fd(), token, EventFlags::RDHUP)
                     .map_err(io("watch a connection"))
             })
             .inspect_err(|_| {
-                let _ = self.programs.map("kdb_connections").delete(&cookie.to_ne_bytes());
+                self.forget_connection(cookie);
                 self.table.lock(index);
                 self.table.close(index);
             })?;
         let fd = (stream.as_raw_fd() as u64).to_ne_bytes();
-        let mapped = self.programs.map("srv_socks").update(&key, &fd, MapFlags::ANY);
+        let maps = self.kernel.programs.as_ref().map(|programs| programs.maps());
+        let mapped = maps.map(|maps| maps.get("srv_socks").update(&key, &fd, MapFlags::ANY));
         let kernel_path = self.config.kernel_path;
         let mut client = Client::new(stream, cookie, generation, dialogue, kernel_path);
         let mut kicked = Ok(());
         match mapped {
-            Ok(()) => kicked = listener::kick(&client.stream).map_err(failed),
-            // EOPNOTSUPP: the socket is not established any more.
-            Err(e) if matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::Other) => {
+            None => client.serve_unmapped(),
+            Some(Ok(())) => kicked = listener::kick(&client.stream).map_err(failed),
+            // EOPNOTSUPP: the socket is not established any more. The socket map takes only established connections.
+            Some(Err(e)) if matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::Other) => {
                 tracing::trace!(error = %e, "the client has shut down already");
                 client.serve_unmapped();
+                client.half_closed = true;
             }
-            Err(e) => kicked = Err(on_sockets(e)),
+            Some(Err(e)) => kicked = Err(on_sockets(e)),
         }
         client.ends = ends;
         self.clients[index as usize] = Some(client);
         kicked?;
         if self.config.local_fast_path && ends.client_port != 0 {
-            let peers = self.programs.map("srv_peers");
+            let peers = self.kernel.maps.get("srv_peers");
             peers.update(&ends_key(&ends), &key, MapFlags::ANY).map_err(on_sockets)?;
         }
         self.advance(index);
         Ok(())
+    }
+
+    /// Lets procedures find the connection by its socket's cookie, if there are programs that call them.
+    fn name_connection(&self, cookie: u64, index: u32, session: u32) -> libbpf_rs::Result<()> {
+        let Some(programs) = &self.kernel.programs else { return Ok(()) };
+        let connections = programs.maps().get("kdb_connections");
+        connections.update(&cookie.to_ne_bytes(), &connection_entry(index, session), MapFlags::ANY)
+    }
+
+    fn forget_connection(&self, cookie: u64) {
+        if let Some(programs) = &self.kernel.programs {
+            let _ = programs.maps().get("kdb_connections").delete(&cookie.to_ne_bytes());
+        }
     }
 
     fn socket_event(&mut self, index: u32, generation: u32, flags: EventFlags) {
@@ -518,9 +533,9 @@ impl EventLoop {
         let Some(client) = self.clients[index as usize].take() else { return };
         self.table.lock(index);
         if self.config.local_fast_path {
-            let _ = self.programs.map("srv_peers").delete(&ends_key(&client.ends));
+            let _ = self.kernel.maps.get("srv_peers").delete(&ends_key(&client.ends));
         }
-        let _ = self.programs.map("kdb_connections").delete(&client.cookie.to_ne_bytes());
+        self.forget_connection(client.cookie);
         let dialogue = client.disconnect();
         self.table.close(index);
         drop(dialogue);

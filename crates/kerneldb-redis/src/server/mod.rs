@@ -13,8 +13,8 @@
 //!
 //! # Modules
 //!
-//! `layout` (shared with the programs), `programs` (load, attach, reload), `table` (the shared
-//! connection table), `turn` (which side answers), `signals` (which connections to look at),
+//! `layout` (shared with the programs), `maps` and `programs` (load, attach, reload), both of them in `kernel_side`, `table` (the
+//! shared connection table), `turn` (which side answers), `signals` (which connections to look at),
 //! `listener`, `local` (the fast path of local clients), `client` (one connection),
 //! `event_loop` (the thread), `dialogue` and `backend` (the seam to the command layer
 //! and to the database), `workers` (scheduling of the kernel's senders), `activity` and `idle` (the load that decides it),
@@ -29,9 +29,11 @@ mod dialogue;
 mod event_loop;
 mod gate;
 mod idle;
+mod kernel_side;
 mod layout;
 mod listener;
 mod local;
+mod maps;
 mod programs;
 mod signals;
 mod statistics;
@@ -54,8 +56,8 @@ use crate::command::{ServerState, Startup};
 use backend::Backend;
 use bedplate_kerneldb::{Database, Durability, Error, Result, Store};
 use event_loop::EventLoop;
+use kernel_side::KernelSide;
 use listener::Listener;
-use programs::Programs;
 use stats::Counters;
 use wake::Wake;
 
@@ -65,7 +67,7 @@ pub struct Server;
 /// A running server. `Send + Sync`. Dropping it stops the server and closes all connections.
 pub struct ServerHandle {
     addr: SocketAddr,
-    programs: Arc<Programs>,
+    kernel: KernelSide,
     counters: Arc<Counters>,
     wake: Arc<Wake>,
     thread: Option<JoinHandle<Result<()>>>,
@@ -110,7 +112,7 @@ impl Server {
 pub struct Preparation {
     config: ServerConfig,
     listener: Arc<Listener>,
-    loading: Option<(Arc<Database>, JoinHandle<Result<Programs>>)>,
+    loading: Option<(Arc<Database>, JoinHandle<Result<KernelSide>>)>,
 }
 
 impl Preparation {
@@ -120,7 +122,7 @@ impl Preparation {
         let (listener, config) = (self.listener.clone(), self.config.clone());
         let thread = std::thread::Builder::new().name("kerneldb-load".into()).spawn({
             let database = database.clone();
-            move || Programs::load(database, &config, &listener)
+            move || KernelSide::load(database, &config, &listener)
         });
         // If there is no thread, the programs are loaded when the server starts.
         self.loading = thread.ok().map(|thread| (database.clone(), thread));
@@ -134,7 +136,7 @@ impl Preparation {
     fn launch(self, database: Arc<Database>, store: Option<Arc<Store>>) -> Result<ServerHandle> {
         let parts = self.parts(database, store)?;
         let addr = parts.listener.addr();
-        let (programs, wake, counters) = (parts.programs.clone(), parts.wake.clone(), parts.counters.clone());
+        let (kernel, wake, counters) = (parts.kernel.clone(), parts.wake.clone(), parts.counters.clone());
         let (ready, started) = std::sync::mpsc::sync_channel(1);
         let thread = std::thread::Builder::new()
             .name("kerneldb-server".into())
@@ -154,17 +156,17 @@ impl Preparation {
             .map_err(|e| Error::io("start the server's thread", e))?;
         started.recv().expect("the thread reports before it ends")?;
         tracing::info!(%addr, "listening");
-        Ok(ServerHandle { addr, programs, counters, wake, thread: Some(thread) })
+        Ok(ServerHandle { addr, kernel, counters, wake, thread: Some(thread) })
     }
 
     /// Loads the programs, unless they are loaded, and listens.
     fn parts(mut self, database: Arc<Database>, store: Option<Arc<Store>>) -> Result<Parts> {
         let loaded = self.loading.take().filter(|(of, _)| Arc::ptr_eq(of, &database));
-        let programs = match loaded {
+        let kernel = match loaded {
             Some((_, thread)) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?,
-            None => Programs::load(database.clone(), &self.config, &self.listener)?,
+            None => KernelSide::load(database.clone(), &self.config, &self.listener)?,
         };
-        let (config, listener, programs) = (self.config, self.listener, Arc::new(programs));
+        let (config, listener) = (self.config, self.listener);
         let addr = listener.addr();
         listener.listen()?;
         let wake = Arc::new(Wake::new()?);
@@ -183,9 +185,9 @@ impl Preparation {
             timeout_s: config.idle_timeout.map_or(0, |t| t.as_secs().max(1)),
             password: config.password.clone(),
         });
-        let backend =
-            Arc::new(Backend::new(database, store, programs.clone(), server, config.procedure_loading)?);
-        Ok(Parts { config, listener, programs, wake, counters, backend })
+        let maps = kernel.maps.clone();
+        let backend = Arc::new(Backend::new(database, store, maps, server, config.procedure_loading)?);
+        Ok(Parts { config, listener, kernel, wake, counters, backend })
     }
 }
 
@@ -193,7 +195,7 @@ impl Preparation {
 struct Parts {
     config: ServerConfig,
     listener: Arc<Listener>,
-    programs: Arc<Programs>,
+    kernel: KernelSide,
     wake: Arc<Wake>,
     counters: Arc<Counters>,
     backend: Arc<Backend>,
@@ -202,8 +204,8 @@ struct Parts {
 impl Parts {
     /// Makes the event loop, which belongs to the calling thread.
     fn event_loop(self) -> Result<EventLoop> {
-        let Parts { config, listener, programs, wake, counters, backend } = self;
-        EventLoop::new(config, programs, listener, wake, counters, backend)
+        let Parts { config, listener, kernel, wake, counters, backend } = self;
+        EventLoop::new(config, kernel, listener, wake, counters, backend)
     }
 }
 
@@ -215,13 +217,13 @@ impl ServerHandle {
 
     /// The present statistics.
     pub fn stats(&self) -> Result<ServerStats> {
-        Ok(ServerStats::new(&self.programs.stats()?, &self.counters))
+        Ok(ServerStats::new(&self.kernel.maps.stats()?, &self.counters))
     }
 
     /// Loads the eBPF programs again and replaces those in use, while connections and data stay
-    /// (paper 3.2, 4.1). On an error the programs in use stay in use.
+    /// (paper 3.2, 4.1). On an error the programs in use stay in use. A server of a database on hash maps has no programs.
     pub fn reload(&self) -> Result<()> {
-        self.programs.reload()
+        self.kernel.programs.as_ref().map_or(Ok(()), |programs| programs.reload())
     }
 
     /// A handle that stops this server from another thread.

@@ -9,18 +9,17 @@ use std::iter;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex};
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use libbpf_rs::{MapCore, MapFlags};
 
 use super::ServerConfig;
-use super::gate::Gate;
-use super::layout::{SRV_INLINE, srv_config, srv_conn, srv_output, srv_queue, srv_stats};
+use super::layout::{SRV_INLINE, srv_config};
 use super::listener::Listener;
 use super::local::{LocalPath, netns_cookie};
-use super::signals::{self, Signals};
-use super::table::Table;
+use super::maps::Maps;
+use super::signals;
 use crate::limits::{INPUTS_PER_CPU, OUTPUTS_PER_CPU, QUEUES};
-use bedplate_kerneldb::attach::{ArrayMapping, Attachment, LoadedObject, MapFds, kernel_error};
-use bedplate_kerneldb::{Database, EngineKind, Error, Result};
+use bedplate_kerneldb::attach::{Attachment, LoadedObject, MapFds, kernel_error};
+use bedplate_kerneldb::{Database, Error, Result};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/server_arena.bpf.o"));
 const LOCAL_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/local_path_arena.bpf.o"));
@@ -47,10 +46,10 @@ const SHARED_MAPS: [&str; 17] = [
     "kdb_call_returns",
 ];
 
-/// The loaded programs and their maps.
+/// The loaded programs.
 pub(super) struct Programs {
     database: Arc<Database>,
-    maps: Vec<MapHandle>,
+    maps: Arc<Maps>,
     config: srv_config,
     /// Holds the trampolines, which stay for the life of the server.
     _first: LoadedObject,
@@ -138,9 +137,6 @@ impl Programs {
         server: &ServerConfig,
         listener: &Listener,
     ) -> Result<Programs> {
-        if database.config().engine != EngineKind::Arena {
-            return Err(Error::Config("the server's programs are for the arena engine".into()));
-        }
         let cpus =
             libbpf_rs::num_possible_cpus().map_err(|e| kernel_error("cannot count the CPUs", e))? as u32;
         // Calls return to the programs of one server, so the event loop of a second one runs its calls itself.
@@ -165,7 +161,7 @@ impl Programs {
             ("srv_signals", signals::words(server.max_clients)),
         ];
         let first = load(OBJECT, &database, 0, &config, MapFds::new(), &entries)?;
-        let maps = SHARED_MAPS.iter().map(|name| first.map(name)).collect::<Result<Vec<_>>>()?;
+        let maps = Arc::new(Maps::of(&first, &SHARED_MAPS)?);
         let mut programs = Programs {
             database,
             maps,
@@ -179,7 +175,7 @@ impl Programs {
         programs.activate(&SERVER, 0, &programs._first)?;
         programs.load_others(&SERVER, &mut others)?;
         for entry in ["srv_verdict_entry", "srv_sender_entry"] {
-            programs._first.attach_to_sockmap(entry, programs.map("srv_socks").as_fd())?;
+            programs._first.attach_to_sockmap(entry, programs.maps.get("srv_socks").as_fd())?;
         }
         if server.local_fast_path {
             let entries = [("srv_locals", server.max_clients)];
@@ -192,12 +188,17 @@ impl Programs {
         Ok(programs)
     }
 
+    /// The maps that the programs share with the event loop.
+    pub(super) fn maps(&self) -> &Arc<Maps> {
+        &self.maps
+    }
+
     /// The maps that a further object shares with the first one.
     fn reuse(&self) -> Result<MapFds> {
         let mut reuse = MapFds::new();
-        for (name, map) in SHARED_MAPS.iter().zip(&self.maps) {
+        for (name, map) in self.maps.iter() {
             let fd = map.as_fd().try_clone_to_owned();
-            reuse.insert((*name).into(), fd.map_err(|e| Error::io("cannot duplicate a map descriptor", e))?);
+            reuse.insert(name.into(), fd.map_err(|e| Error::io("cannot duplicate a map descriptor", e))?);
         }
         if let Some(local) = &self.local {
             for (name, fd) in local.share_maps()? {
@@ -254,58 +255,9 @@ impl Programs {
     fn put(&self, array: &str, index: u32, object: &LoadedObject, program: &str) -> Result<()> {
         let program = object.program(program)?;
         let fd = (program.as_fd().as_raw_fd() as u32).to_ne_bytes();
-        self.map(array)
+        self.maps
+            .get(array)
             .update(&index.to_ne_bytes(), &fd, MapFlags::ANY)
             .map_err(|e| kernel_error("cannot exchange the server's programs", e))
-    }
-
-    /// One of [`SHARED_MAPS`].
-    pub(super) fn map(&self, name: &str) -> &MapHandle {
-        &self.maps[SHARED_MAPS.iter().position(|n| *n == name).expect("a known map")]
-    }
-
-    /// Maps the connection table.
-    pub(super) fn table(&self) -> Result<Table> {
-        let outputs = self.map("srv_outputs");
-        let queues = self.map("srv_queues");
-        Ok(Table::new(
-            self.connections()?,
-            ArrayMapping::<srv_output>::new(outputs.as_fd(), outputs.max_entries())?,
-            ArrayMapping::<srv_queue>::new(queues.as_fd(), queues.max_entries())?,
-        ))
-    }
-
-    /// Maps the word by which clients are paused.
-    pub(super) fn gate(&self) -> Result<Gate> {
-        Ok(Gate::new(ArrayMapping::new(self.map("srv_gates").as_fd(), 1)?, self.database.clone()))
-    }
-
-    /// Maps the signals.
-    pub(super) fn signals(&self) -> Result<Signals> {
-        let words = self.map("srv_signals");
-        Signals::new(self.map("srv_bell"), ArrayMapping::new(words.as_fd(), words.max_entries())?)
-    }
-
-    /// Maps the connection table's connections alone.
-    pub(super) fn connections(&self) -> Result<ArrayMapping<srv_conn>> {
-        let conns = self.map("srv_conns");
-        ArrayMapping::new(conns.as_fd(), conns.max_entries())
-    }
-
-    /// The kernel's counters, summed over CPUs.
-    pub(super) fn stats(&self) -> Result<srv_stats> {
-        let per_cpu = self
-            .map("srv_counters")
-            .lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)
-            .map_err(|e| kernel_error("cannot read the server's counters", e))?
-            .unwrap_or_default();
-        let mut sum = [0u64; size_of::<srv_stats>() / 8];
-        for cpu in &per_cpu {
-            for (at, word) in sum.iter_mut().zip(cpu.chunks_exact(8)) {
-                *at = at.wrapping_add(u64::from_ne_bytes(word.try_into().expect("8 bytes")));
-            }
-        }
-        // SAFETY: `srv_stats` is u64 fields only, so the array has its size, alignment and meaning.
-        Ok(unsafe { std::mem::transmute::<[u64; size_of::<srv_stats>() / 8], srv_stats>(sum) })
     }
 }

@@ -23,8 +23,9 @@ fn snapshot(database: &Database) -> Result<(u64, u64)> {
     let snapshot = database.snapshot()?;
     let ts = snapshot.timestamp();
     let (mut keys, mut wrong) = (0, None);
-    for position in 0..snapshot.positions() {
-        snapshot.scan(position, position + 1, &mut |item| {
+    let mut position = 0;
+    while position < snapshot.positions() {
+        position = snapshot.scan(position, position + 1, &mut |item| {
             keys += 1;
             let problem = if !(1..=KEY_MAX).contains(&item.key.len()) {
                 "a key has an impossible length"

@@ -8,26 +8,28 @@ use std::sync::{Arc, OnceLock};
 
 use bedplate_kerneldb::testing::SimulatedDisk;
 use bedplate_kerneldb::wal::WalConfig;
-use bedplate_kerneldb::{Config, Durability, Store, StoreConfig, sdk};
+use bedplate_kerneldb::{Config, Durability, EngineKind, Store, StoreConfig, sdk};
 use bedplate_kerneldb_redis::server::{Server, ServerHandle};
 
-use crate::server::{Random, no_checkpoints, start_on, ways};
+use crate::server::{Random, config, no_checkpoints, start_on, ways};
 
 /// The settings in which servers differ.
 #[derive(Clone, Copy, Debug)]
 pub struct Variant {
+    pub engine: EngineKind,
     pub partitions: u32,
     /// Versions of each key.
     pub versions: u32,
     /// Age at which the snapshots of readers give way to writers.
     pub snapshot_grace_ms: u64,
-    /// The way of answering: an index of [`ways`], modulo their number.
+    /// The way of answering: an index of [`ways`], modulo their number. On hash maps there is only one.
     pub way: usize,
 }
 
 impl Variant {
     pub fn database(&self) -> Config {
         let config = Config {
+            engine: self.engine,
             partitions: self.partitions,
             memory_bytes: u64::from(self.partitions) * (64 << 20),
             max_sessions: 256,
@@ -39,6 +41,9 @@ impl Variant {
     }
 
     pub fn server(&self) -> bedplate_kerneldb_redis::server::ServerConfig {
+        if self.engine == EngineKind::HashMap {
+            return config();
+        }
         let mut ways = ways();
         let way = self.way % ways.len();
         ways.swap_remove(way)
@@ -83,9 +88,12 @@ pub struct LocalServer {
 }
 
 impl LocalServer {
+    /// Starts a server, with the procedures unless it is on hash maps.
     pub fn start(disk: SimulatedDisk, variant: Variant, procedures: &[u8]) -> LocalServer {
         let (store, server) = start_on(&disk, variant.store(), variant.server());
-        store.load_library("history", procedures, false).unwrap();
+        if variant.engine == EngineKind::Arena {
+            store.load_library("history", procedures, false).unwrap();
+        }
         LocalServer { disk, store, server }
     }
 
@@ -153,7 +161,8 @@ impl Drop for ServerProcess {
 pub fn serve_until_killed() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
     let way = super::number(WAY).unwrap() as usize;
-    let variant = Variant { partitions: 1, versions: 4, snapshot_grace_ms: 3000, way };
+    let engine = EngineKind::Arena;
+    let variant = Variant { engine, partitions: 1, versions: 4, snapshot_grace_ms: 3000, way };
     let data = folder.join("data");
     let is_new = !data.exists();
     let store = Store::open(variant.store(), &data, &mut |_| ()).unwrap().0;

@@ -18,7 +18,15 @@ pub use object::{LoadedObject, MapFds};
 pub(crate) use object::{ObjectSpec, load};
 pub use program::Program;
 
-use crate::Error;
+use libbpf_rs::btf::{Btf, types::Func};
+
+use crate::{Error, Result};
+
+/// Whether the running kernel has a function, as its type information says.
+pub(crate) fn kernel_has(function: &str) -> Result<bool> {
+    let btf = Btf::from_vmlinux().map_err(|e| kernel_error("cannot read the kernel's types", e))?;
+    Ok(btf.type_by_name::<Func<'_>>(function).is_some())
+}
 
 /// Wraps an error of libbpf; `what` is the operation that failed.
 pub fn kernel_error(what: impl Into<String>, source: libbpf_rs::Error) -> Error {

@@ -56,12 +56,15 @@ impl<'db> Snapshot<'db> {
     /// Calls `f` for every key visible at positions `from..to`, in no particular order. A key keeps its
     /// position as long as it exists. Keys past their expiry that were not collected yet are included.
     ///
+    /// Returns the position at which the next scan continues: `to`, or a later one if there is no key in between.
+    ///
     /// [`Error::SnapshotTooOld`] if the snapshot was revoked ([`Snapshot::check`]). The caller must then discard the
     /// items of this call: keys and values may have changed while `f` looked at them.
-    pub fn scan(&self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<()> {
+    pub fn scan(&self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<u64> {
         self.check()?;
-        self.storage.scan(self.control, self.timestamp, from, to, f);
-        self.check()
+        let next = self.storage.scan(self.control, self.timestamp, from, to, f);
+        self.check()?;
+        Ok(next)
     }
 
     /// Whether all items read so far belong to the snapshot. [`Error::SnapshotTooOld`] if the snapshot was revoked,

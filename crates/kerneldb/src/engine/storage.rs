@@ -157,7 +157,8 @@ pub(crate) trait Storage: Send + Sync {
     /// A scan position that may have keys, drawn with a random number.
     fn draw_position(&self, random: u64) -> u64;
 
-    /// Calls `f` for every key that the registered snapshot at `timestamp` sees at positions `from..to`.
+    /// Calls `f` for every key that the registered snapshot at `timestamp` sees at positions `from..to`. Returns `to`, or a later
+    /// position before which it sees no further key.
     fn scan(
         &self,
         control: &Control,
@@ -165,7 +166,7 @@ pub(crate) trait Storage: Send + Sync {
         from: u64,
         to: u64,
         f: &mut dyn FnMut(SnapshotItem<'_>),
-    );
+    ) -> u64;
 
     /// A position before the first key, for a pass that looks for expired keys. The results are hints: nothing is
     /// locked and no snapshot is registered, so an entry may change, leave, or serve another key meanwhile.

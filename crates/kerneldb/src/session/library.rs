@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustix::fs::{Mode, OFlags};
 
 use crate::{
-    Error, HandlerKind, Result,
+    EngineKind, Error, HandlerKind, Result,
     attach::{self, Attachment, LoadedObject, MapFds},
     engine::{Engine, Library, Registered, RegisteredHandler, VerifiedProcedure},
     limits::{LIBRARY_BYTES_MAX, LIBRARY_NAME_MAX},
@@ -94,6 +94,11 @@ fn handler_kind(section: &str) -> Option<HandlerKind> {
 /// those for user space, for instance less stack. If it refuses them, sessions run the library's procedures.
 fn verify(db: &Arc<Engine>, library: &str, elf: &[u8]) -> Result<Library> {
     check_name(library)?;
+    if db.config().engine == EngineKind::HashMap {
+        return Err(Error::Library(
+            "procedures and handlers need the arena engine, which needs Linux 6.14 or newer".into(),
+        ));
+    }
     if elf.len() > LIBRARY_BYTES_MAX {
         return Err(Error::Library(format!("an object has at most {} MiB", LIBRARY_BYTES_MAX >> 20)));
     }

@@ -33,7 +33,7 @@ impl Services for Server {
         Ok(self.database.snapshot()?.draw_position(random))
     }
 
-    fn scan(&self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<()> {
+    fn scan(&self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<u64> {
         self.database.snapshot()?.scan(from, to, f)
     }
 

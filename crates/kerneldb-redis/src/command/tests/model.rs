@@ -151,7 +151,7 @@ impl Services for Arc<Model> {
         Ok(random % POSITIONS)
     }
 
-    fn scan(&self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<()> {
+    fn scan(&self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<u64> {
         let inner = self.lock();
         for (key, versions) in &inner.keys {
             let position = xxhash_rust::xxh64::xxh64(key, 0) % POSITIONS;
@@ -162,7 +162,7 @@ impl Services for Arc<Model> {
             }
         }
         self.skew_ms.fetch_add(self.pause_after_scan_ms.swap(0, Relaxed), Relaxed);
-        Ok(())
+        Ok(to)
     }
 
     fn clock(&self) -> u64 {

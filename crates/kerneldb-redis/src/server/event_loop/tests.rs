@@ -49,7 +49,7 @@ impl Server {
     }
 
     fn kernel_stats(&self) -> srv_stats {
-        self.event_loop.programs.stats().unwrap()
+        self.event_loop.kernel.maps.stats().unwrap()
     }
 
     /// Connects clients; the event loop's indexes of their connections are 0, 1 and so on.
@@ -85,7 +85,7 @@ impl Server {
 
     /// Claims an element of a pool as a program does, or frees it.
     fn set_claimed(&self, pool: &str, index: u32, claimed: bool) {
-        let (map, key) = (self.event_loop.programs.map(pool), index.to_ne_bytes());
+        let (map, key) = (self.event_loop.kernel.maps.get(pool), index.to_ne_bytes());
         let mut element = map.lookup(&key, MapFlags::ANY).unwrap().unwrap();
         element[..4].copy_from_slice(&(if claimed { index + 1 } else { 0 }).to_ne_bytes());
         map.update(&key, &element, MapFlags::ANY).unwrap();

@@ -72,9 +72,8 @@ pub(crate) fn stream(
     let mut encoder = Encoder::new(&header);
     let mut at = 0;
     while at < total {
-        let next = (at + CHUNK).min(total);
         let mut error = None;
-        source.scan(at, next, &mut |item| {
+        let next = source.scan(at, (at + CHUNK).min(total), &mut |item| {
             if encoder.push(&item)
                 && error.is_none()
                 && let Err(e) = encoder.take_block(&mut counted)

@@ -13,9 +13,9 @@ pub(crate) trait SnapshotSource {
     fn positions(&self) -> u64;
     /// Number of keys, roughly; 0 = not known.
     fn expected(&self) -> u64;
-    /// Hands over the keys at positions `from..to`, except expired ones. After an error the caller must discard all
-    /// keys that were handed over.
-    fn scan(&mut self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<()>;
+    /// Hands over the keys at positions `from..to`, except expired ones. Returns the position at which the next call continues. After an
+    /// error the caller must discard all keys that were handed over.
+    fn scan(&mut self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<u64>;
 }
 
 /// A snapshot of a database.
@@ -50,7 +50,7 @@ impl SnapshotSource for DatabaseSnapshot<'_> {
         self.database.len()
     }
 
-    fn scan(&mut self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<()> {
+    fn scan(&mut self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<u64> {
         let now_ms = unix_ms();
         self.snapshot.scan(from, to, &mut |item| {
             // An expired key does not exist for any reader of the snapshot, so the image does not need it.

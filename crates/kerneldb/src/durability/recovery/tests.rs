@@ -78,11 +78,11 @@ impl SnapshotSource for Image {
     fn expected(&self) -> u64 {
         self.items.len() as u64
     }
-    fn scan(&mut self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<()> {
+    fn scan(&mut self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<u64> {
         for (key, (value, expire_at_ms)) in &self.items[from as usize..to as usize] {
             f(SnapshotItem { key, value, expire_at_ms: *expire_at_ms, commit_ts: 1 });
         }
-        Ok(())
+        Ok(to)
     }
 }
 

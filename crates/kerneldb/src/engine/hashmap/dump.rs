@@ -96,12 +96,26 @@ pub(super) struct BatchCursor {
     first: bool,
     keys: Vec<u8>,
     values: Vec<u8>,
+    /// Elements of the last batch.
+    count: usize,
 }
 
 impl BatchCursor {
     /// A cursor before the first element of a map with keys and values of these sizes.
     pub(super) fn new(key_bytes: usize, value_bytes: usize) -> Self {
-        let room = BATCH.min((8 << 20) / value_bytes).max(16);
+        BatchCursor::with_room(key_bytes, value_bytes, BATCH)
+    }
+
+    /// A cursor before the first element of a bucket, which reads about `room` elements at a time.
+    pub(super) fn at_bucket(key_bytes: usize, value_bytes: usize, bucket: u32, room: usize) -> Self {
+        let mut cursor = BatchCursor::with_room(key_bytes, value_bytes, room.min(BATCH));
+        cursor.from[..4].copy_from_slice(&bucket.to_ne_bytes());
+        cursor.first = bucket == 0;
+        cursor
+    }
+
+    fn with_room(key_bytes: usize, value_bytes: usize, room: usize) -> Self {
+        let room = room.min((8 << 20) / value_bytes).max(16);
         BatchCursor {
             key_bytes,
             value_bytes,
@@ -110,12 +124,33 @@ impl BatchCursor {
             first: true,
             keys: vec![0; room * key_bytes],
             values: vec![0; room * value_bytes],
+            count: 0,
         }
+    }
+
+    /// The bucket before which the cursor is.
+    pub(super) fn bucket(&self) -> u32 {
+        let bytes = self.from.first_chunk().expect("it has 8 bytes or more");
+        if self.first { 0 } else { u32::from_ne_bytes(*bytes) }
     }
 
     /// Calls `f` with the elements of the next batch. Returns whether there are more; after the last
     /// batch the cursor is before the first element again.
     pub(super) fn next(&mut self, map: BorrowedFd<'_>, f: &mut dyn FnMut(&[u8], &[u8])) -> Result<bool> {
+        let more = self.read(map)?;
+        self.batch().for_each(|(key, value)| f(key, value));
+        Ok(more)
+    }
+
+    /// The elements that the last [`BatchCursor::read`] has read: all those of some buckets.
+    pub(super) fn batch(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let (keys, values) =
+            (self.keys.chunks_exact(self.key_bytes), self.values.chunks_exact(self.value_bytes));
+        keys.zip(values).take(self.count)
+    }
+
+    /// Reads the next batch. Returns whether there are more; after the last batch the cursor is before the first element again.
+    pub(super) fn read(&mut self, map: BorrowedFd<'_>) -> Result<bool> {
         loop {
             let room = self.keys.len() / self.key_bytes;
             let mut count = room as u32;
@@ -144,9 +179,7 @@ impl BatchCursor {
                 Some(libc::EINTR) => continue,
                 Some(_) => return Err(error("batch")),
             }
-            let pairs =
-                self.keys.chunks_exact(self.key_bytes).zip(self.values.chunks_exact(self.value_bytes));
-            pairs.take(count as usize).for_each(|(key, value)| f(key, value));
+            self.count = count as usize;
             std::mem::swap(&mut self.from, &mut self.to);
             self.first = errno.is_some();
             return Ok(!self.first);

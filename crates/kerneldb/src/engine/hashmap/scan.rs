@@ -4,39 +4,62 @@
 //! change once it is committed, nor does its value. Everything else in the copy is newer, uncommitted, or
 //! older than that version.
 
-use std::os::fd::AsFd;
+use std::{collections::HashSet, os::fd::AsFd};
 
 use super::{
     HashStore,
-    dump::{dump, lookup},
+    dump::{BatchCursor, lookup},
     format::{CLASSES, class_of, key_in},
 };
 use crate::{
     Result,
-    engine::{
-        control::Control,
-        storage::{DumpMethod, SnapshotItem},
-    },
+    engine::{control::Control, storage::SnapshotItem},
     layout::MARKER,
 };
 
 impl HashStore {
-    /// Calls `f` for every key that the registered snapshot at `timestamp` sees. Panics if the kernel does
-    /// not let this process read its own maps. No state of the data can cause that.
-    pub(super) fn scan_all(&self, control: &Control, timestamp: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) {
-        self.try_scan(control, timestamp, f).expect("the maps of the database can be read");
+    /// Calls `f` for every key in the index buckets `from..to` that the registered snapshot at `timestamp` sees. Returns `to`, or a later
+    /// bucket before which there is no key.
+    pub(super) fn scan_buckets(
+        &self,
+        control: &Control,
+        timestamp: u64,
+        (from, to): (u32, u32),
+        f: &mut dyn FnMut(SnapshotItem<'_>),
+    ) -> Result<u32> {
+        let mut buffer = vec![0; CLASSES[CLASSES.len() - 1] as usize];
+        let mut batches = self.read_index(from, to);
+        loop {
+            let more = batches.read(self.index.as_fd())?;
+            let end = if more { batches.bucket() } else { self.buckets };
+            // A batch does not say which bucket an element is in. So the elements of the buckets that are not asked for are
+            // read once more.
+            let others = if end > to { self.keys_in(to, end)? } else { HashSet::new() };
+            for (key, entry) in batches.batch().filter(|(key, _)| !others.contains(*key)) {
+                self.visible(control, timestamp, key, entry, &mut buffer, f)?;
+            }
+            if end >= to {
+                return Ok(if others.is_empty() { end } else { to });
+            }
+        }
     }
 
-    fn try_scan(&self, control: &Control, timestamp: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<()> {
-        let (key_bytes, entry_bytes) = (self.format.map_key() as usize, self.format.entry() as usize);
-        let mut buffer = vec![0; CLASSES[CLASSES.len() - 1] as usize];
-        let mut failed = None;
-        dump(self.index.as_fd(), key_bytes, entry_bytes, DumpMethod::Batched, &mut |key, entry| {
-            if failed.is_none() {
-                failed = self.visible(control, timestamp, key, entry, &mut buffer, f).err();
-            }
-        })?;
-        failed.map_or(Ok(()), Err)
+    /// The keys in the index buckets `from..to`, and perhaps more in later ones.
+    fn keys_in(&self, from: u32, to: u32) -> Result<HashSet<Vec<u8>>> {
+        let mut batches = self.read_index(from, to);
+        let mut keys = HashSet::new();
+        let mut more = true;
+        while more && batches.bucket() < to {
+            more = batches.read(self.index.as_fd())?;
+            keys.extend(batches.batch().map(|(key, _)| key.to_vec()));
+        }
+        Ok(keys)
+    }
+
+    /// A cursor for the index entries of the buckets `from..to`.
+    fn read_index(&self, from: u32, to: u32) -> BatchCursor {
+        let room = (to - from).max(64) as usize;
+        BatchCursor::at_bucket(self.format.map_key() as usize, self.format.entry() as usize, from, room)
     }
 
     fn visible(

@@ -54,6 +54,8 @@ const REFILL_TRIES: u32 = 200;
 const REFILL_TIME: Duration = Duration::from_micros(100);
 /// Memory of a bucket of a hash map.
 const BUCKET: u64 = 16;
+/// Most scan positions. A position is a range of buckets of the index.
+const POSITIONS_MAX: u32 = 1 << 16;
 
 /// Maps of one database. All methods may be called from several threads at once.
 pub(crate) struct HashStore {
@@ -63,6 +65,8 @@ pub(crate) struct HashStore {
     state: ArrayMapping<kdb_hash_state>,
     config: kdb_config,
     bucket_bytes: u64,
+    /// Buckets of the index, a power of two.
+    pub(super) buckets: u32,
     log: Mutex<Option<LogRing>>,
 }
 
@@ -122,6 +126,7 @@ impl HashStore {
             state: ArrayMapping::new(object.map_fd("kdb_hash_state")?, 1)?,
             config: constants,
             bucket_bytes: buckets * BUCKET,
+            buckets: index_entries,
             log: Mutex::new(log),
         };
         // SAFETY: in bounds, and no program runs yet.
@@ -218,14 +223,14 @@ impl Storage for HashStore {
     }
 
     fn positions(&self) -> u64 {
-        1
+        u64::from(self.buckets.min(POSITIONS_MAX))
     }
 
-    fn draw_position(&self, _random: u64) -> u64 {
-        0
+    fn draw_position(&self, random: u64) -> u64 {
+        random % self.positions()
     }
 
-    /// All keys have position 0.
+    /// Panics if the kernel does not let this process read its own maps. No state of the data can cause that.
     fn scan(
         &self,
         control: &Control,
@@ -233,10 +238,17 @@ impl Storage for HashStore {
         from: u64,
         to: u64,
         f: &mut dyn FnMut(SnapshotItem<'_>),
-    ) {
-        if from == 0 && to > 0 {
-            self.scan_all(control, timestamp, f);
+    ) -> u64 {
+        let positions = self.positions();
+        let buckets = self.buckets / positions as u32;
+        let bucket = |position: u64| position.min(positions) as u32 * buckets;
+        if bucket(from) >= bucket(to) {
+            return to;
         }
+        let scanned = self.scan_buckets(control, timestamp, (bucket(from), bucket(to)), f);
+        let next = scanned.expect("the maps of the database can be read");
+        // The buckets of a position are scanned together.
+        to.max(u64::from(next / buckets))
     }
 
     fn expiry_cursor(&self) -> Box<dyn ExpiryCursor + '_> {
@@ -277,18 +289,11 @@ fn constants(config: &Config) -> Result<kdb_config> {
         hash_key: [0; 2],
         log_secret: 0,
         key_bytes: config.key_bytes.next_multiple_of(8),
-        irqs: u32::from(kernel_has("bpf_local_irq_save")?),
+        irqs: u32::from(bpf::kernel_has("bpf_local_irq_save")?),
         wal_notify: config.wal_notify_bytes,
         // Linux 6.2 and newer accept any memory, and have this function as well.
-        map_args: u32::from(!kernel_has("bpf_rcu_read_lock")?),
+        map_args: u32::from(!bpf::kernel_has("bpf_rcu_read_lock")?),
         handler_sessions: 0,
         _pad: 0,
     })
-}
-
-/// Whether the running kernel has a function, as its type information says.
-fn kernel_has(function: &str) -> Result<bool> {
-    use libbpf_rs::btf::{Btf, types::Func};
-    let btf = Btf::from_vmlinux().map_err(|e| bpf::kernel_error("cannot read the kernel's types", e))?;
-    Ok(btf.type_by_name::<Func<'_>>(function).is_some())
 }
