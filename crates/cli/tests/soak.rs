@@ -5,7 +5,7 @@
 //! stopped, or kills its clients. In the second part, one server lives to the end, and only kills its clients.
 //! After each segment the test compares the data with the clients' models.
 //!
-//! `BEDPLATE_TEST_SECONDS=3600` lets it run for an hour (90 seconds by default), `BEDPLATE_TEST_SEED` repeats the choices
+//! `BEDPLATE_TEST_SECONDS=3600` lets it run for an hour (30 seconds by default), `BEDPLATE_TEST_SEED` repeats the choices
 //! of a run, and `BEDPLATE_TEST_CLIENTS=scans,transfers` runs these clients only.
 
 #[path = "kill/mod.rs"]
@@ -326,7 +326,7 @@ fn growth(samples: &[Footprint]) -> Vec<String> {
 
 #[test]
 fn mixed_load_with_kills_loses_nothing_and_leaves_nothing() {
-    let total = Duration::from_secs(number("BEDPLATE_TEST_SECONDS", 90));
+    let total = Duration::from_secs(number("BEDPLATE_TEST_SECONDS", 30));
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let seed = number("BEDPLATE_TEST_SEED", now.as_nanos() as u64);
     println!("seed {seed}, {total:?}");

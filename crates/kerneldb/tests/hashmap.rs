@@ -67,6 +67,37 @@ fn maps_are_read_completely() {
     }
 }
 
+/// Passes with steps of any size hand over every key once, in a table with few keys and in one with many.
+#[test]
+fn a_pass_over_the_positions_has_every_key_once() {
+    if !can_run() {
+        return;
+    }
+    for keys in [0, 3, 20_000] {
+        let db = Database::create(hash_maps()).unwrap();
+        let mut session = db.session().unwrap();
+        for i in 0..keys {
+            session.set(&key(i), &i.to_be_bytes(), SetOptions::default()).unwrap();
+        }
+        let expected: Vec<_> = scanned(&db).into_keys().collect();
+        assert_eq!(expected.len() as u64, keys);
+        for step in [1, 7, 4096, u64::MAX] {
+            let snapshot = db.snapshot().unwrap();
+            let (mut seen, mut at, mut calls) = (Vec::new(), 0, 0);
+            while at < snapshot.positions() {
+                let to = at.saturating_add(step).min(snapshot.positions());
+                let next = snapshot.scan(at, to, &mut |item| seen.push(item.key.to_vec())).unwrap();
+                assert!(next >= to);
+                (at, calls) = (next, calls + 1);
+            }
+            seen.sort();
+            assert_eq!(seen, expected, "{keys} keys in steps of {step}");
+            // Empty buckets cost no calls.
+            assert!(calls <= 1 + keys / 16 || step > 7, "{calls} calls for {keys} keys");
+        }
+    }
+}
+
 #[test]
 fn what_is_for_the_other_engine_is_refused() {
     if !can_run() || !has_arenas() {

@@ -230,7 +230,7 @@ pub trait Services {
     fn draw_position(&self, random: u64) -> Result<u64>;
 
     /// Calls `f` for every key at positions `from..to` that a snapshot taken now has, expired ones included.
-    /// Returns the position at which the next scan continues: `to`, or a later one if there is no key in between.
+    /// It may go on to a later position than `to`; returns the position at which it has ended.
     fn scan(&self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<u64>;
 
     /// Commit timestamp of the newest commit.

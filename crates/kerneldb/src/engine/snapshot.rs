@@ -53,10 +53,9 @@ impl<'db> Snapshot<'db> {
         self.storage.draw_position(random)
     }
 
-    /// Calls `f` for every key visible at positions `from..to`, in no particular order. A key keeps its
+    /// Calls `f` for every key visible at the positions from `from` up to the one that is returned, in no particular order. The returned
+    /// position is `to`, or a later one with the hash-map engine, and a pass over all keys continues there. A key keeps its
     /// position as long as it exists. Keys past their expiry that were not collected yet are included.
-    ///
-    /// Returns the position at which the next scan continues: `to`, or a later one if there is no key in between.
     ///
     /// [`Error::SnapshotTooOld`] if the snapshot was revoked ([`Snapshot::check`]). The caller must then discard the
     /// items of this call: keys and values may have changed while `f` looked at them.

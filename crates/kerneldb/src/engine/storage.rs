@@ -157,8 +157,8 @@ pub(crate) trait Storage: Send + Sync {
     /// A scan position that may have keys, drawn with a random number.
     fn draw_position(&self, random: u64) -> u64;
 
-    /// Calls `f` for every key that the registered snapshot at `timestamp` sees at positions `from..to`. Returns `to`, or a later
-    /// position before which it sees no further key.
+    /// Calls `f` for every key that the registered snapshot at `timestamp` sees at the positions from `from` up to the one that is
+    /// returned, which is `to` or a later one.
     fn scan(
         &self,
         control: &Control,

@@ -13,8 +13,8 @@ pub(crate) trait SnapshotSource {
     fn positions(&self) -> u64;
     /// Number of keys, roughly; 0 = not known.
     fn expected(&self) -> u64;
-    /// Hands over the keys at positions `from..to`, except expired ones. Returns the position at which the next call continues. After an
-    /// error the caller must discard all keys that were handed over.
+    /// Hands over the keys, except expired ones, at the positions from `from` up to the one that is returned, which is `to` or a later one.
+    /// After an error the caller must discard all keys that were handed over.
     fn scan(&mut self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<u64>;
 }
 

@@ -4,7 +4,7 @@
 //! change once it is committed, nor does its value. Everything else in the copy is newer, uncommitted, or
 //! older than that version.
 
-use std::{collections::HashSet, os::fd::AsFd};
+use std::os::fd::AsFd;
 
 use super::{
     HashStore,
@@ -17,9 +17,12 @@ use crate::{
     layout::MARKER,
 };
 
+/// Least number of elements that are read at a time. A system call costs as much as some elements.
+const LEAST_BATCH: u32 = 32;
+
 impl HashStore {
-    /// Calls `f` for every key in the index buckets `from..to` that the registered snapshot at `timestamp` sees. Returns `to`, or a later
-    /// bucket before which there is no key.
+    /// Calls `f` for every key that the registered snapshot at `timestamp` sees in the index buckets from `from` on, up to a bucket at or
+    /// after `to`. Returns that bucket. The kernel does not say which bucket an element is in, but where a batch ends.
     pub(super) fn scan_buckets(
         &self,
         control: &Control,
@@ -28,38 +31,19 @@ impl HashStore {
         f: &mut dyn FnMut(SnapshotItem<'_>),
     ) -> Result<u32> {
         let mut buffer = vec![0; CLASSES[CLASSES.len() - 1] as usize];
-        let mut batches = self.read_index(from, to);
+        let (key_bytes, entry_bytes) = (self.format.map_key() as usize, self.format.entry() as usize);
+        let room = (to - from).max(LEAST_BATCH) as usize;
+        let mut batches = BatchCursor::at_bucket(key_bytes, entry_bytes, from, room);
         loop {
             let more = batches.read(self.index.as_fd())?;
-            let end = if more { batches.bucket() } else { self.buckets };
-            // A batch does not say which bucket an element is in. So the elements of the buckets that are not asked for are
-            // read once more.
-            let others = if end > to { self.keys_in(to, end)? } else { HashSet::new() };
-            for (key, entry) in batches.batch().filter(|(key, _)| !others.contains(*key)) {
+            for (key, entry) in batches.batch() {
                 self.visible(control, timestamp, key, entry, &mut buffer, f)?;
             }
-            if end >= to {
-                return Ok(if others.is_empty() { end } else { to });
+            let next = if more { batches.bucket() } else { self.buckets };
+            if next >= to {
+                return Ok(next);
             }
         }
-    }
-
-    /// The keys in the index buckets `from..to`, and perhaps more in later ones.
-    fn keys_in(&self, from: u32, to: u32) -> Result<HashSet<Vec<u8>>> {
-        let mut batches = self.read_index(from, to);
-        let mut keys = HashSet::new();
-        let mut more = true;
-        while more && batches.bucket() < to {
-            more = batches.read(self.index.as_fd())?;
-            keys.extend(batches.batch().map(|(key, _)| key.to_vec()));
-        }
-        Ok(keys)
-    }
-
-    /// A cursor for the index entries of the buckets `from..to`.
-    fn read_index(&self, from: u32, to: u32) -> BatchCursor {
-        let room = (to - from).max(64) as usize;
-        BatchCursor::at_bucket(self.format.map_key() as usize, self.format.entry() as usize, from, room)
     }
 
     fn visible(

@@ -54,8 +54,6 @@ const REFILL_TRIES: u32 = 200;
 const REFILL_TIME: Duration = Duration::from_micros(100);
 /// Memory of a bucket of a hash map.
 const BUCKET: u64 = 16;
-/// Most scan positions. A position is a range of buckets of the index.
-const POSITIONS_MAX: u32 = 1 << 16;
 
 /// Maps of one database. All methods may be called from several threads at once.
 pub(crate) struct HashStore {
@@ -222,8 +220,9 @@ impl Storage for HashStore {
         stats.entries += self.entries();
     }
 
+    /// A position is a bucket of the index. The kernel never changes their number.
     fn positions(&self) -> u64 {
-        u64::from(self.buckets.min(POSITIONS_MAX))
+        u64::from(self.buckets)
     }
 
     fn draw_position(&self, random: u64) -> u64 {
@@ -239,16 +238,12 @@ impl Storage for HashStore {
         to: u64,
         f: &mut dyn FnMut(SnapshotItem<'_>),
     ) -> u64 {
-        let positions = self.positions();
-        let buckets = self.buckets / positions as u32;
-        let bucket = |position: u64| position.min(positions) as u32 * buckets;
+        let bucket = |position: u64| position.min(self.positions()) as u32;
         if bucket(from) >= bucket(to) {
             return to;
         }
         let scanned = self.scan_buckets(control, timestamp, (bucket(from), bucket(to)), f);
-        let next = scanned.expect("the maps of the database can be read");
-        // The buckets of a position are scanned together.
-        to.max(u64::from(next / buckets))
+        to.max(scanned.expect("the maps of the database can be read").into())
     }
 
     fn expiry_cursor(&self) -> Box<dyn ExpiryCursor + '_> {
