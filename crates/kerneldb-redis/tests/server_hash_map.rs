@@ -76,9 +76,6 @@ fn the_event_loop_answers_everything() {
     c.send(&words("BEDPLATE VERIFY"));
     let report = c.lines(2).remove(1);
     assert!(report.starts_with("sound: 2 keys"), "{report}");
-    running.server.reload().unwrap();
-    let stats = running.server.stats().unwrap();
-    assert_eq!(stats.kernel_commands, 0, "{stats:?}");
     drop((c, other, third));
     running.finish();
 }
@@ -91,8 +88,8 @@ fn pipelines_are_answered_completely_and_in_order() {
     let running = start(config());
     let mut c = running.client();
     let (mut requests, mut replies) = (Vec::new(), Vec::new());
-    for i in 0..20_000 {
-        let value = vec![b'a' + (i % 26) as u8; i % 300];
+    for i in 0..6000 {
+        let value = vec![b'a' + (i % 26) as u8; i % 3000];
         requests.extend(request(&[b"SET", b"key", &value]));
         requests.extend(words("GET key"));
         replies.extend(b"+OK\r\n");
@@ -102,13 +99,14 @@ fn pipelines_are_answered_completely_and_in_order() {
     let mut sender = c.socket.try_clone().unwrap();
     let sending = std::thread::spawn(move || sender.write_all(&requests).unwrap());
     std::thread::sleep(Duration::from_millis(200));
+    assert!(!sending.is_finished(), "the sockets hold all {} bytes of replies", replies.len());
     c.expect(&replies);
     sending.join().unwrap();
     // A request that arrives in pieces.
     for byte in words("GET key") {
         c.send(&[byte]);
     }
-    c.expect(&bulk(&vec![b'a' + (19_999 % 26) as u8; 19_999 % 300]));
+    c.expect(&bulk(&[b'a' + (5999 % 26) as u8; 5999 % 3000]));
     // A client that has shut its sending side down still gets its replies.
     c.send(&[words("PING"), words("ECHO end")].concat());
     c.socket.shutdown(Shutdown::Write).unwrap();
@@ -201,6 +199,13 @@ fn scan_returns_every_key_that_stays() {
         assert!(expected.contains(&c.lines(2)[1]));
     }
     c.ask("FLUSHALL", "+OK");
+    // Each of a few keys has the same probability.
+    c.ask("MSET first 1 second 2 third 3", "+OK");
+    c.send(&words("RANDOMKEY").repeat(600));
+    let mut drawn = std::collections::BTreeMap::<String, u32>::new();
+    c.lines(1200).into_iter().skip(1).step_by(2).for_each(|key| *drawn.entry(key).or_default() += 1);
+    assert!(drawn.len() == 3 && drawn.values().all(|times| (100..=300).contains(times)), "{drawn:?}");
+    c.ask("DEL first second third", ":3");
     c.ask("DBSIZE", ":0");
     c.ask("RANDOMKEY", "$-1");
     assert_eq!(scan(&mut c, "0", 10), ("0".to_owned(), Vec::new()));
@@ -289,7 +294,7 @@ fn data_directories_are_for_both_engines() {
 }
 
 #[test]
-fn what_needs_programs_is_refused() {
+fn the_local_fast_path_is_refused() {
     if !can_run() {
         return;
     }

@@ -28,7 +28,7 @@ impl EngineKind {
     ///
     /// [`Error::Kernel`] if the kernel has no type information (`CONFIG_DEBUG_INFO_BTF`), which both engines need.
     pub fn of_this_kernel() -> Result<EngineKind> {
-        // Linux 6.9 and 6.14 have brought them.
+        // Linux 6.9 added the first one, Linux 6.14 the second one.
         let functions = ["bpf_arena_alloc_pages", "bpf_local_irq_save"];
         for function in functions {
             if !kernel_has(function)? {

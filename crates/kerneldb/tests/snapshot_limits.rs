@@ -197,7 +197,7 @@ fn values_read_while_snapshots_are_revoked_are_of_the_snapshot() {
                     std::thread::sleep(Duration::from_millis(3));
                     let mut seen = Vec::new();
                     match snapshot.scan(0, snapshot.positions(), &mut |item| seen.push(item.value.to_vec())) {
-                        Ok(()) => {
+                        Ok(_) => {
                             assert_eq!(seen.len(), usize::from(KEYS), "{name}");
                             let numbers: Vec<_> = seen.iter().map(|value| check(value)).collect();
                             assert!(numbers.iter().all(|n| *n == numbers[0]), "{name}: not one moment");

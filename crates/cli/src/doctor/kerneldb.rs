@@ -29,14 +29,16 @@ pub fn probe() -> Component {
             .advice("use a kernel with CONFIG_DEBUG_INFO_BTF=y (every distribution kernel since 2021)"),
     });
     if allowed {
-        // A database on hash maps does without the rest.
+        // A kernel without arenas may have a database on hash maps, which needs less.
         let hash_maps = engine(HASH_MAPS, EngineKind::HashMap, "use Linux 6.1 or newer");
-        let is_required = hash_maps.answer != super::Answer::Yes;
+        let by_hash_maps = matches!(EngineKind::of_this_kernel(), Ok(EngineKind::HashMap));
+        let is_required = !(by_hash_maps && hash_maps.answer == super::Answer::Yes);
         checks.extend(programs::probe(btf.as_ref().ok(), is_required));
         let otherwise = if is_required {
-            "see the answers above; if they are all yes, report it with the output of BEDPLATE_LOG=debug"
+            "see the answers above; if they are all yes, report it with the output of BEDPLATE_LOG=debug, and use kv serve --engine \
+             hash-map meanwhile"
         } else {
-            "the database is on hash maps here, and user space executes every command; for more see the answers above"
+            "use Linux 6.14 or newer; on this kernel the database is on hash maps, and user space executes every command"
         };
         checks.push(engine(ENGINE, EngineKind::Arena, otherwise).required_if(is_required));
         checks.push(hash_maps);

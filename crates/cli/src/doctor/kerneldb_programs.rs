@@ -26,7 +26,7 @@ const SOCKMAP: (&str, &str) = ("sockmap", "maps of sockets");
 /// All of this module's probes; bpf(2) must be allowed. `arenas_required`: there is no database without arenas.
 pub fn probe(btf: Option<&Btf<'_>>, arenas_required: bool) -> Vec<Check> {
     vec![
-        kinds(),
+        kinds().required_if(arenas_required),
         jit(),
         instruction_set().required_if(arenas_required),
         bounded_loops(btf).required_if(arenas_required),
@@ -72,7 +72,6 @@ fn kinds() -> Check {
              CAP_BPF with CAP_NET_ADMIN and CAP_PERFMON",
         )
     }
-    .required()
 }
 
 fn jit() -> Check {

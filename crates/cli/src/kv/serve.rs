@@ -219,8 +219,8 @@ impl Args {
                 let engine = EngineKind::of_this_kernel()?;
                 if engine == EngineKind::HashMap {
                     tracing::warn!(
-                        "this kernel lacks arenas, which Linux 6.14 has: the database is on hash maps, and user space executes \
-                         every command, which is slower"
+                        "the arena engine needs Linux 6.14 or newer: the database is on hash maps, and user space executes every \
+                         command, which is slower"
                     );
                 }
                 Ok(engine)
@@ -368,6 +368,9 @@ fn in_use(error: bedplate_kerneldb::Error, address: SocketAddr) -> anyhow::Error
 /// Opens the store. The server's programs are loaded meanwhile.
 fn open(args: &Args, server: &mut Preparation) -> anyhow::Result<Store> {
     let engine = args.engine()?;
+    if engine == EngineKind::HashMap && args.local_fast_path {
+        return Err(hinted("the local fast path needs the arena engine", "leave --local-fast-path out"));
+    }
     if args.in_memory {
         return Ok(Store::in_memory(args.database(engine)?)?);
     }

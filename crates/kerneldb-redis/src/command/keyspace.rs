@@ -30,7 +30,8 @@ pub(super) fn keys<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Arg
 
 /// Most positions scanned per snapshot.
 const STEP: u64 = 4096;
-/// Positions scanned by one SCAN at most, so that an empty table does not block others.
+/// Positions scanned by one SCAN at most, so that an empty table does not block others. A scan of hash maps may go on to later
+/// positions, because the kernel passes over empty buckets by itself.
 const SCAN_POSITIONS: u64 = 1 << 16;
 
 /// SCAN, whose cursor is a scan position. A key's position never changes, so a key that exists from the first
@@ -91,15 +92,25 @@ pub(super) fn random_key<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>) -> 
     let mut found = None;
     // An empty table is not searched.
     if !ctx.services.is_empty() {
+        let positions = ctx.services.positions();
         for _ in 0..DRAWS {
             let from = ctx.services.draw_position(rand::random())?;
-            (found, _) = some_key(ctx, from, from + DRAWN_POSITIONS)?;
-            if found.is_some() {
+            let next;
+            (found, next) = some_key(ctx, from, from + DRAWN_POSITIONS)?;
+            let mut has_seen_all = false;
+            if next >= positions {
+                // The keys at the beginning come next. If those are all keys, each of them has the same probability.
+                let (first, end) = some_key(ctx, 0, DRAWN_POSITIONS)?;
+                has_seen_all = end >= positions;
+                if has_seen_all || found.is_none() {
+                    found = first;
+                }
+            }
+            if found.is_some() || has_seen_all {
                 break;
             }
         }
         // There are too few keys to meet one at a random position.
-        let positions = ctx.services.positions();
         let mut from = 0;
         while found.is_none() && from < positions {
             (found, from) = some_key(ctx, from, (from + STEP).min(positions))?;
@@ -109,7 +120,7 @@ pub(super) fn random_key<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>) -> 
     Ok(())
 }
 
-/// Number of random positions that RANDOMKEY tries before it searches all, and number of positions it reads for each.
+/// Number of random positions that RANDOMKEY tries before it searches all, and least number of positions it reads for each.
 const DRAWS: u32 = 128;
 const DRAWN_POSITIONS: u64 = 16;
 

@@ -118,6 +118,8 @@ impl EventLoop {
         let workers = match config.batch_workers {
             Batching::Never => None,
             Batching::UnderLoad if !config.kernel_path => None,
+            // Without programs, the event loop sends the replies.
+            Batching::Always if kernel.programs.is_none() => None,
             Batching::UnderLoad => {
                 let activity = Activity::new(kernel.maps.connections()?, Arc::clone(&used));
                 Some(BatchWorkers::while_busy(activity)?)

@@ -221,7 +221,7 @@ impl ServerHandle {
     }
 
     /// Loads the eBPF programs again and replaces those in use, while connections and data stay
-    /// (paper 3.2, 4.1). On an error the programs in use stay in use. A server of a database on hash maps has no programs.
+    /// (paper 3.2, 4.1). On an error the programs in use stay in use. For a database on hash maps, this does nothing.
     pub fn reload(&self) -> Result<()> {
         self.kernel.programs.as_ref().map_or(Ok(()), |programs| programs.reload())
     }

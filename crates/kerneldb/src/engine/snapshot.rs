@@ -57,11 +57,11 @@ impl<'db> Snapshot<'db> {
     /// position is `to`, or a later one with the hash-map engine, and a pass over all keys continues there. A key keeps its
     /// position as long as it exists. Keys past their expiry that were not collected yet are included.
     ///
-    /// [`Error::SnapshotTooOld`] if the snapshot was revoked ([`Snapshot::check`]). The caller must then discard the
+    /// [`Error::Io`] if the kernel has no memory for reading a hash map; [`Error::SnapshotTooOld`] if the snapshot was revoked ([`Snapshot::check`]). The caller must then discard the
     /// items of this call: keys and values may have changed while `f` looked at them.
     pub fn scan(&self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<u64> {
         self.check()?;
-        let next = self.storage.scan(self.control, self.timestamp, from, to, f);
+        let next = self.storage.scan(self.control, self.timestamp, from, to, f)?;
         self.check()?;
         Ok(next)
     }

@@ -166,7 +166,7 @@ pub(crate) trait Storage: Send + Sync {
         from: u64,
         to: u64,
         f: &mut dyn FnMut(SnapshotItem<'_>),
-    ) -> u64;
+    ) -> Result<u64>;
 
     /// A position before the first key, for a pass that looks for expired keys. The results are hints: nothing is
     /// locked and no snapshot is registered, so an entry may change, leave, or serve another key meanwhile.

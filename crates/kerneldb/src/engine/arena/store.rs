@@ -197,9 +197,9 @@ impl Storage for ArenaStore {
         from: u64,
         to: u64,
         f: &mut dyn FnMut(SnapshotItem<'_>),
-    ) -> u64 {
+    ) -> Result<u64> {
         scan::Reader { control, partitions: &self.partitions, timestamp }.scan(from, to, f);
-        to
+        Ok(to)
     }
 
     fn expiry_cursor(&self) -> Box<dyn ExpiryCursor + '_> {

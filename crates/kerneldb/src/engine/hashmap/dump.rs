@@ -96,7 +96,7 @@ pub(super) struct BatchCursor {
     first: bool,
     keys: Vec<u8>,
     values: Vec<u8>,
-    /// Elements of the last batch.
+    /// Number of elements in the last batch.
     count: usize,
 }
 

@@ -22,7 +22,7 @@ const LEAST_BATCH: u32 = 32;
 
 impl HashStore {
     /// Calls `f` for every key that the registered snapshot at `timestamp` sees in the index buckets from `from` on, up to a bucket at or
-    /// after `to`. Returns that bucket. The kernel does not say which bucket an element is in, but where a batch ends.
+    /// after `to`. Returns that bucket. The kernel reports only the bucket at which a batch ends.
     pub(super) fn scan_buckets(
         &self,
         control: &Control,

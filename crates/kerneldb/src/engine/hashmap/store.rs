@@ -229,7 +229,6 @@ impl Storage for HashStore {
         random % self.positions()
     }
 
-    /// Panics if the kernel does not let this process read its own maps. No state of the data can cause that.
     fn scan(
         &self,
         control: &Control,
@@ -237,13 +236,13 @@ impl Storage for HashStore {
         from: u64,
         to: u64,
         f: &mut dyn FnMut(SnapshotItem<'_>),
-    ) -> u64 {
+    ) -> Result<u64> {
         let bucket = |position: u64| position.min(self.positions()) as u32;
         if bucket(from) >= bucket(to) {
-            return to;
+            return Ok(to);
         }
-        let scanned = self.scan_buckets(control, timestamp, (bucket(from), bucket(to)), f);
-        to.max(scanned.expect("the maps of the database can be read").into())
+        let next = self.scan_buckets(control, timestamp, (bucket(from), bucket(to)), f)?;
+        Ok(to.max(next.into()))
     }
 
     fn expiry_cursor(&self) -> Box<dyn ExpiryCursor + '_> {
