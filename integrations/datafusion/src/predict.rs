@@ -85,7 +85,7 @@ impl Predictor {
         }
     }
 
-    /// What the decoder is going to ask for after this row group, request by request.
+    /// The requests that the decoder is going to make after this row group.
     pub fn next(&self) -> impl Iterator<Item = Vec<Range<u64>>> + '_ {
         let groups =
             self.current.filter(|_| self.is_sequential).into_iter().flat_map(|at| self.following(at));

@@ -59,7 +59,7 @@ impl ScanReader {
         Self { default, file, shared, root, metadata: None, way, bytes_scanned }
     }
 
-    /// What the service reads of the ranges. `None`: the default reader is to read them.
+    /// The part of the ranges that the service reads. `None`: the default reader is to read them.
     async fn read(&mut self, ranges: &[Range<u64>]) -> Result<Option<Vec<Bytes>>> {
         if matches!(self.way, Way::Default) || ranges.is_empty() {
             return Ok(None);
@@ -113,7 +113,7 @@ impl ScanReader {
         predictor.note(group, ranges);
         let samples: Vec<_> =
             ranges.iter().cloned().chain(predictor.next().flatten()).take(RESIDENCY_SAMPLES).collect();
-        // What the decoder holds, and as much again ahead of it.
+        // The bytes that the decoder holds, and as many again ahead of it.
         let wanted = (Window::ranges_of(ranges) * 2).div_ceil(bedplate_scan::MAX_RANGES_HELD);
         let lease = Lease::new(self.shared.clone(), path.clone(), wanted.clamp(1, MAX_READERS_PER_STREAM));
         let (shared, listed, readers) = (self.shared.clone(), self.file.object_meta.clone(), lease.readers());

@@ -20,7 +20,7 @@ use crate::local::Root;
 use crate::rule::ScanRule;
 use crate::statistics::{Counters, Statistics};
 
-/// What may be chosen.
+/// The options of a user.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Files with fewer bytes are left to the default reader: [`MIN_FILE_BYTES`], 16 MiB.
@@ -138,7 +138,7 @@ impl Scans {
         Some(ScanReaderFactory::new(self.clone(), root, default))
     }
 
-    /// What the scans did.
+    /// The statistics of the scans.
     pub fn statistics(&self) -> Statistics {
         self.shared.counters.read()
     }

@@ -1,4 +1,4 @@
-//! What the scans of a session did.
+//! Statistics of the scans of a session.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,7 +23,7 @@ impl Counters {
     }
 }
 
-/// What the scans did since they began.
+/// Counts of the scans since they began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Bytes of column chunks that the service delivered to decoders.

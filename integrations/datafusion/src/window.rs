@@ -25,15 +25,15 @@ use crate::local::Opened;
 use crate::predict::Predictor;
 use crate::spans::{Piece, Span, pieces};
 
-/// What a stream fetches.
+/// The ranges that a stream fetches.
 pub struct Window {
     opened: Opened,
     predictor: Predictor,
     buffers: Buffers,
-    /// What may be fetched ahead, in bytes.
+    /// Most bytes that are fetched ahead.
     read_ahead: u64,
     unit: u64,
-    /// What is fetched ahead, in the order in which it is going to be asked for.
+    /// The ranges that are fetched ahead, in the order of the requests to come.
     ahead: VecDeque<(Span, Fetch)>,
     /// Slots that are the decoder's.
     lent: Arc<AtomicUsize>,
@@ -126,7 +126,7 @@ impl Window {
         known
     }
 
-    /// What the decoder is going to ask for, as far as it may be fetched now.
+    /// The requests that the decoder is going to make, as far as they may be fetched now.
     fn next_spans(&self) -> VecDeque<Span> {
         let (mut next, mut bytes) = (VecDeque::new(), 0);
         for request in self.predictor.next() {

@@ -105,7 +105,7 @@ fn read(path: &Path) -> Result<String, Error> {
     Ok(std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?)
 }
 
-/// What the process has used of processors, in user and system time.
+/// The processor time that the process has used, in user and system mode.
 fn process_cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

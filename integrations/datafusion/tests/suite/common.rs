@@ -1,4 +1,4 @@
-//! What the tests share: TPC-H tables in Parquet files, services, and sessions.
+//! Things that the tests share: TPC-H tables in Parquet files, services, and sessions.
 
 #![allow(dead_code)]
 
