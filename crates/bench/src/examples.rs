@@ -59,16 +59,19 @@ const LIMITS: [(&str, &str); 5] = [
     ("rate:10.0.0.4", "1000000000"),
 ];
 
-/// Makes the arguments of a call from the number of an order.
-type Arguments = fn(usize) -> Vec<String>;
+/// Makes the calls of a procedure for an order of this number, each with its arguments.
+type Calls = fn(usize) -> Vec<Vec<String>>;
 
 /// The procedures, in the order in which they run.
-const CALLS: [(&str, Arguments); 5] = [
-    ("stock_add", |_| words(&["nuts", "berlin", "100"])),
-    ("stock_transfer", |_| words(&["nuts", "berlin", "paris", "20"])),
-    ("order_reserve", |order| words(&[&format!("a{order}"), "nuts", "berlin", "30"])),
-    ("order_complete", |order| words(&[&format!("a{order}"), "nuts", "berlin"])),
-    ("order_cancel", |order| words(&[&format!("b{order}"), "nuts", "berlin"])),
+const CALLS: [(&str, Calls); 5] = [
+    ("stock_add", |_| vec![words(&["nuts", "berlin", "100"])]),
+    ("stock_transfer", |_| vec![words(&["nuts", "berlin", "paris", "20"])]),
+    // One is completed, the other one is cancelled.
+    ("order_reserve", |order| {
+        ["a", "b"].map(|a| words(&[&format!("{a}{order}"), "nuts", "berlin", "30"])).into()
+    }),
+    ("order_complete", |order| vec![words(&[&format!("a{order}"), "nuts", "berlin"])]),
+    ("order_cancel", |order| vec![words(&[&format!("b{order}"), "nuts", "berlin"])]),
 ];
 
 fn words(words: &[&str]) -> Vec<String> {
@@ -81,8 +84,7 @@ struct Turn {
     /// Runs of the handler for each packet.
     packets: u32,
     programs: u64,
-    /// Calls of each procedure.
-    calls: usize,
+    orders: usize,
 }
 
 fn packet_ns(database: &Database, packet: &Packet, turn: Turn) -> Result<f64> {
@@ -122,28 +124,23 @@ fn execve_ns(database: &Database, programs_before: &[u32], turn: Turn) -> Result
 fn call_ns(database: &Database, first: usize, turn: Turn) -> Result<[f64; CALLS.len()]> {
     let is_right = |reply: &Reply| matches!(reply, Reply::Integer(_));
     let mut times = [0.0; CALLS.len()];
-    let orders = first..first + turn.calls;
-    for (time, (name, arguments)) in times.iter_mut().zip(CALLS) {
-        if name == "order_cancel" {
-            let reserved: Vec<_> =
-                orders.clone().map(|order| words(&[&format!("b{order}"), "nuts", "berlin", "30"])).collect();
-            cpu_ns_per_call(database, "order_reserve", &reserved, is_right)?;
-        }
-        let arguments: Vec<_> = orders.clone().map(arguments).collect();
-        *time = cpu_ns_per_call(database, name, &arguments, is_right)?;
+    let orders = first..first + turn.orders;
+    for (time, (name, calls)) in times.iter_mut().zip(CALLS) {
+        let calls: Vec<_> = orders.clone().flat_map(calls).collect();
+        *time = cpu_ns_per_call(database, name, &calls, is_right)?;
     }
     Ok(times)
 }
 
 fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
     let rounds = options.pick(11, 45);
-    let turn = Turn { packets: 10_000, programs: 200, calls: 1000 };
+    let turn = Turn { packets: 10_000, programs: 200, orders: 1000 };
     let config = Fields::new()
         .with("mode", options.mode.name())
         .with("rounds", rounds)
         .with("packets", turn.packets)
         .with("programs", turn.programs)
-        .with("calls", turn.calls)
+        .with("orders", turn.orders)
         .with("persistence", "log, async");
     let mut report = Report::new(BENCH.name, config);
     measure(&mut report, rounds, turn, sink)?;
@@ -177,7 +174,7 @@ fn measure(report: &mut Report, rounds: usize, turn: Turn, sink: Sink<'_>) -> Re
         Ok(match side {
             _ if side < exec => vec![packet_ns(database, &PACKETS[side], turn)?],
             _ if side == exec => vec![execve_ns(database, &programs_before, turn)?],
-            _ => call_ns(database, round * turn.calls, turn)?.to_vec(),
+            _ => call_ns(database, round * turn.orders, turn)?.to_vec(),
         })
     };
     let names = PACKETS.iter().map(|packet| packet.name).chain(["execve"]).chain(CALLS.map(|(name, _)| name));
@@ -208,7 +205,7 @@ mod tests {
     #[test]
     fn the_report_has_a_row_for_each_event_and_procedure() {
         let mut report = Report::new(BENCH.name, Fields::new());
-        let turn = Turn { packets: 10, programs: 3, calls: 10 };
+        let turn = Turn { packets: 10, programs: 3, orders: 10 };
         measure(&mut report, 1, turn, &mut |_| {}).unwrap();
         assert_eq!(report.rows.len(), PACKETS.len() + 1 + CALLS.len());
         assert!(report.rows.iter().all(|row| row.number("ns").unwrap() > 0.0));

@@ -29,8 +29,8 @@ pub struct Attachment<'a> {
     pub maps: MapFds,
     /// `max_entries` by map name.
     pub entries: &'a [(&'a str, u32)],
-    /// Programs whose names end in this are not loaded; empty: all are.
-    pub leave_out: &'a str,
+    /// The end of the names of programs that are not loaded.
+    pub leave_out: Option<&'a str>,
 }
 
 /// An element of `kdb_connections` (`bedplate/connection.h`): a connection's number, and the index of its session.

@@ -29,13 +29,20 @@ impl EngineKind {
     /// [`Error::Kernel`] if the kernel has no type information (`CONFIG_DEBUG_INFO_BTF`), which both engines need.
     pub fn of_this_kernel() -> Result<EngineKind> {
         // Linux 6.9 added the first one, Linux 6.14 the second one.
-        let functions = ["bpf_arena_alloc_pages", "bpf_local_irq_save"];
-        for function in functions {
-            if !kernel_has(function)? {
-                return Ok(EngineKind::HashMap);
-            }
+        match kernel_has(["bpf_arena_alloc_pages", "bpf_local_irq_save"])? {
+            [true, true] => Ok(EngineKind::Arena),
+            _ => Ok(EngineKind::HashMap),
         }
-        Ok(EngineKind::Arena)
+    }
+
+    /// The fewest partitions of a database with this limit on its memory.
+    pub fn partitions_for(self, memory_bytes: u64) -> u32 {
+        match self {
+            EngineKind::Arena => {
+                u32::try_from(memory_bytes.div_ceil(PARTITION_BYTES_MAX)).unwrap_or(u32::MAX).max(1)
+            }
+            EngineKind::HashMap => 1,
+        }
     }
 }
 
@@ -116,7 +123,7 @@ impl Config {
             return fail(format!(
                 "{} bytes need {} partitions of at most 4 GiB",
                 self.memory_bytes,
-                self.memory_bytes.div_ceil(PARTITION_BYTES_MAX)
+                self.engine.partitions_for(self.memory_bytes)
             ));
         } else if self.memory_bytes < u64::from(self.partitions) * PARTITION_BYTES_MIN {
             return fail(format!(

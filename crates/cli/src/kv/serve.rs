@@ -231,13 +231,9 @@ impl Args {
     fn database(&self, engine: EngineKind) -> anyhow::Result<Config> {
         let ring =
             if self.durability == Acknowledge::Off || self.in_memory { 0 } else { self.wal_ring_bytes };
-        let partitions = match engine {
-            EngineKind::Arena => self.memory.div_ceil(1 << 32).max(1) as u32,
-            EngineKind::HashMap => 1,
-        };
         Ok(Config {
             engine,
-            partitions: self.partitions.unwrap_or(partitions),
+            partitions: self.partitions.unwrap_or(engine.partitions_for(self.memory)),
             memory_bytes: self.memory,
             // Some sessions are for work beside the connections, such as expiry and loading.
             max_sessions: self.max_clients.saturating_add(64).min(65_536),
@@ -368,9 +364,7 @@ fn in_use(error: bedplate_kerneldb::Error, address: SocketAddr) -> anyhow::Error
 /// Opens the store. The server's programs are loaded meanwhile.
 fn open(args: &Args, server: &mut Preparation) -> anyhow::Result<Store> {
     let engine = args.engine()?;
-    if engine == EngineKind::HashMap && args.local_fast_path {
-        return Err(hinted("the local fast path needs the arena engine", "leave --local-fast-path out"));
-    }
+    server.check_engine(engine).map_err(|error| hinted(error.to_string(), "leave --local-fast-path out"))?;
     if args.in_memory {
         return Ok(Store::in_memory(args.database(engine)?)?);
     }

@@ -93,10 +93,7 @@ fn directory(path: &Path) -> anyhow::Result<String> {
 
 fn deep(path: &Path, memory_bytes: u64) -> anyhow::Result<String> {
     let engine = EngineKind::of_this_kernel()?;
-    let partitions = match engine {
-        EngineKind::Arena => memory_bytes.div_ceil(1 << 32).max(1) as u32,
-        EngineKind::HashMap => 1,
-    };
+    let partitions = engine.partitions_for(memory_bytes);
     let database = Config { engine, memory_bytes, partitions, ..Config::default() };
     let checkpoint = CheckpointConfig { interval: None, log_bytes: None, ..CheckpointConfig::default() };
     let config =

@@ -94,19 +94,9 @@ pub(super) fn random_key<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>) -> 
     if !ctx.services.is_empty() {
         let positions = ctx.services.positions();
         for _ in 0..DRAWS {
-            let from = ctx.services.draw_position(rand::random())?;
-            let next;
-            (found, next) = some_key(ctx, from, from + DRAWN_POSITIONS)?;
-            let mut has_seen_all = false;
-            if next >= positions {
-                // The keys at the beginning come next. If those are all keys, each of them has the same probability.
-                let (first, end) = some_key(ctx, 0, DRAWN_POSITIONS)?;
-                has_seen_all = end >= positions;
-                if has_seen_all || found.is_none() {
-                    found = first;
-                }
-            }
-            if found.is_some() || has_seen_all {
+            let is_last;
+            (found, is_last) = draw_key(ctx, positions)?;
+            if found.is_some() || is_last {
                 break;
             }
         }
@@ -123,6 +113,22 @@ pub(super) fn random_key<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>) -> 
 /// Number of random positions that RANDOMKEY tries before it searches all, and least number of positions it reads for each.
 const DRAWS: u32 = 128;
 const DRAWN_POSITIONS: u64 = 16;
+
+/// A key behind a random position, if there is one near it, and whether another draw is useless because all keys were seen.
+fn draw_key<S: Operators, V: Services>(
+    ctx: &mut Ctx<'_, S, V>,
+    positions: u64,
+) -> Result<(Option<Vec<u8>>, bool), Fail> {
+    let from = ctx.services.draw_position(rand::random())?;
+    let (found, next) = some_key(ctx, from, from + DRAWN_POSITIONS)?;
+    if next < positions {
+        return Ok((found, false));
+    }
+    // Behind the last keys come the first ones. If those are all keys, each of them has the same probability.
+    let (first, end) = some_key(ctx, 0, DRAWN_POSITIONS)?;
+    let has_seen_all = end >= positions;
+    Ok((if has_seen_all { first } else { found.or(first) }, has_seen_all))
+}
 
 /// One of the keys at some positions, each with the same probability, and the position at which to continue.
 fn some_key<S: Operators, V: Services>(

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use crate::limits::CLIENTS_MAX;
-use bedplate_kerneldb::{Error, Result};
+use bedplate_kerneldb::{EngineKind, Error, Result};
 
 /// The configuration of a [`Server`](super::Server).
 #[derive(Clone, Debug)]
@@ -80,6 +80,14 @@ impl ServerConfig {
         }
         if !(1..=CLIENTS_MAX).contains(&self.max_clients) {
             return Err(Error::Config(format!("the maximum number of clients must be 1 to {CLIENTS_MAX}")));
+        }
+        Ok(())
+    }
+
+    /// Returns an error for a server that a database of this engine cannot have.
+    pub(super) fn check_engine(&self, engine: EngineKind) -> Result<()> {
+        if self.local_fast_path && engine == EngineKind::HashMap {
+            return Err(Error::Config("the local fast path needs the arena engine".into()));
         }
         Ok(())
     }

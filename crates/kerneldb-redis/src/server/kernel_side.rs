@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bedplate_kerneldb::{Database, EngineKind, Error, Result};
+use bedplate_kerneldb::{Database, EngineKind, Result};
 
 use super::ServerConfig;
 use super::listener::Listener;
@@ -20,13 +20,11 @@ impl KernelSide {
     /// Loads and attaches the programs for a database on arenas. Creates maps alone for a database on hash maps: the programs need
     /// arenas, so the event loop executes every command.
     pub(super) fn load(database: Arc<Database>, config: &ServerConfig, listener: &Listener) -> Result<Self> {
+        config.check_engine(database.config().engine)?;
         match database.config().engine {
             EngineKind::Arena => {
                 let programs = Arc::new(Programs::load(database, config, listener)?);
                 Ok(KernelSide { maps: programs.maps().clone(), programs: Some(programs) })
-            }
-            EngineKind::HashMap if config.local_fast_path => {
-                Err(Error::Config("the local fast path needs the arena engine".into()))
             }
             EngineKind::HashMap => {
                 let maps = Arc::new(Maps::without_programs(config.max_clients)?);

@@ -54,7 +54,7 @@ pub use workers::BatchWorkers;
 
 use crate::command::{ServerState, Startup};
 use backend::Backend;
-use bedplate_kerneldb::{Database, Durability, Error, Result, Store};
+use bedplate_kerneldb::{Database, Durability, EngineKind, Error, Result, Store};
 use event_loop::EventLoop;
 use kernel_side::KernelSide;
 use listener::Listener;
@@ -116,6 +116,15 @@ pub struct Preparation {
 }
 
 impl Preparation {
+    /// Checks the configuration against the engine of the database that is to be opened, which may take long.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] if a server of such a database cannot have it.
+    pub fn check_engine(&self, engine: EngineKind) -> Result<()> {
+        self.config.check_engine(engine)
+    }
+
     /// Begins to load the programs for a database, on another thread. Programs that were loaded for another database
     /// are dropped.
     pub fn load(&mut self, database: &Arc<Database>) {

@@ -126,7 +126,7 @@ fn load(
         constants,
         maps,
         entries,
-        leave_out: "",
+        leave_out: None,
     })
 }
 

@@ -22,10 +22,10 @@ use libbpf_rs::btf::{Btf, types::Func};
 
 use crate::{Error, Result};
 
-/// Whether the running kernel has a function, as its type information says.
-pub(crate) fn kernel_has(function: &str) -> Result<bool> {
+/// Whether the running kernel has each of the functions, as its type information says. Reading that takes some milliseconds.
+pub(crate) fn kernel_has<const N: usize>(functions: [&str; N]) -> Result<[bool; N]> {
     let btf = Btf::from_vmlinux().map_err(|e| kernel_error("cannot read the kernel's types", e))?;
-    Ok(btf.type_by_name::<Func<'_>>(function).is_some())
+    Ok(functions.map(|function| btf.type_by_name::<Func<'_>>(function).is_some()))
 }
 
 /// Wraps an error of libbpf; `what` is the operation that failed.

@@ -32,8 +32,8 @@ pub(crate) struct ObjectSpec<'a> {
     pub entries: &'a [(&'a str, u32)],
     /// Sizes of keys and values by map name, where they differ from those in the object.
     pub sizes: &'a [(&'a str, u32, u32)],
-    /// Programs whose names end in this are not loaded; empty: all are.
-    pub leave_out: &'a str,
+    /// The end of the names of programs that are not loaded.
+    pub leave_out: Option<&'a str>,
     /// Address of the arena's window, when the arena is created by this load.
     pub arena_address: Option<u64>,
 }
@@ -125,7 +125,7 @@ pub(crate) fn load(spec: &ObjectSpec<'_>) -> Result<LoadedObject> {
         }
     }
     for mut program in open.progs_mut() {
-        if !spec.leave_out.is_empty() && program.name().to_string_lossy().ends_with(spec.leave_out) {
+        if spec.leave_out.is_some_and(|end| program.name().to_string_lossy().ends_with(end)) {
             program.set_autoload(false);
         }
     }

@@ -31,7 +31,7 @@ impl Application {
             constants: &[],
             maps: MapFds::new(),
             entries: &[],
-            leave_out: "",
+            leave_out: None,
         };
         let object = attach::load(&db, attachment)?;
         Ok(Application { db, object })

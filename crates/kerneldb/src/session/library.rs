@@ -117,7 +117,7 @@ fn verify(db: &Arc<Engine>, library: &str, elf: &[u8]) -> Result<Library> {
 /// Lets the kernel verify the programs of a library, with those on connections or without.
 fn verify_programs(db: &Arc<Engine>, library: &str, elf: &[u8], on_connections: bool) -> Result<Library> {
     let mut verified = Library::default();
-    let leave_out = if on_connections { "" } else { ON_CONNECTION };
+    let leave_out = (!on_connections).then_some(ON_CONNECTION);
     for partition in 0..db.config().partitions {
         let object = load_object(db, library, elf, partition, leave_out)?;
         for (name, section) in object.programs() {
@@ -167,7 +167,7 @@ fn load_object(
     library: &str,
     elf: &[u8],
     partition: u32,
-    leave_out: &str,
+    leave_out: Option<&str>,
 ) -> Result<LoadedObject> {
     let mut slots = db.handlers.lock_slots();
     let mut maps = MapFds::new();

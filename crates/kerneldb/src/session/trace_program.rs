@@ -37,7 +37,7 @@ impl TraceProgram {
                 constants: &[],
                 maps: MapFds::new(),
                 entries: &[("kdb_traces", traces)],
-                leave_out: "",
+                leave_out: None,
             },
         )?;
         Ok(TraceProgram {

@@ -56,7 +56,7 @@ impl ArenaStore {
                 entries: &[sizes, &[("kdb_arena", (geometry.capacity / 4096) as u32)]].concat(),
                 sizes: &[],
                 arena_address: Some(window.address()),
-                leave_out: "",
+                leave_out: None,
             })?;
             if index == 0 {
                 for &name in shared {

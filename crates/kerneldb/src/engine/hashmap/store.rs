@@ -111,7 +111,7 @@ impl HashStore {
                 ("kdb_hash_queue", 0, format.map_key()),
             ],
             arena_address: None,
-            leave_out: "",
+            leave_out: None,
         })?;
         let log = match config.wal_ring_bytes {
             0 => None,
@@ -265,6 +265,7 @@ impl Storage for HashStore {
 }
 
 fn constants(config: &Config) -> Result<kdb_config> {
+    let [irqs, any_memory] = bpf::kernel_has(["bpf_local_irq_save", "bpf_rcu_read_lock"])?;
     Ok(kdb_config {
         partition: 0,
         partitions: 1,
@@ -283,10 +284,10 @@ fn constants(config: &Config) -> Result<kdb_config> {
         hash_key: [0; 2],
         log_secret: 0,
         key_bytes: config.key_bytes.next_multiple_of(8),
-        irqs: u32::from(bpf::kernel_has("bpf_local_irq_save")?),
+        irqs: u32::from(irqs),
         wal_notify: config.wal_notify_bytes,
         // Linux 6.2 and newer accept any memory, and have this function as well.
-        map_args: u32::from(!bpf::kernel_has("bpf_rcu_read_lock")?),
+        map_args: u32::from(!any_memory),
         handler_sessions: 0,
         _pad: 0,
     })
