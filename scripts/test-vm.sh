@@ -2,26 +2,35 @@
 # Builds the tests that need a processor's ring 0, and those of engines that older kernels may treat otherwise, and runs
 # them on stock kernels in virtual machines.
 #
-#   scripts/test-vm.sh [SERIES...]     the kernels, 6.1 and 6.12 unless told
+#   scripts/test-vm.sh [KERNEL...]     6.1, 6.12 and newest unless told, or an image's file (`bedplate vm run --help`)
 set -euo pipefail
 cd "$(dirname "$0")/.."
-series=("$@")
-((${#series[@]})) || series=(6.1 6.12)
+kernels=("$@")
+((${#kernels[@]})) || kernels=(6.1 6.12 newest)
 
 # What `make unit` builds, so that it has been built already: packages by themselves would be built anew, with fewer
 # features. A line for each integration test: `package/test executable`.
 tests=$(cargo test --locked --workspace --no-run --message-format=json-render-diagnostics |
   sed -n 's|.*"package_id":"[^"]*#bedplate-\([^@"]*\)@.*"kind":\["test"\].*"name":"\([^"]*\)".*"executable":"\([^"]*\)".*|\1/\2 \3|p')
-# Tests that run in the virtual machines, and of those again the ones that run with one processor, too: a thread that
-# waits must leave the processor to others. A name may be a pattern.
-guest=(
-  'ring0/*' 'snapshot/ring0_*' snapshot/engines snapshot/region_model
-  snapshot/handles snapshot/changes snapshot/walks snapshot/growth snapshot/heap
-  bufpool/pool bufpool/threads bufpool/ring0 bufpool/prefetch bufpool/replacement bufpool/waiting bufpool/limits
-  bufpool/faults bufpool/crash bufpool/fsync bufpool/damage bufpool/log bufpool/model
-  btree/threads btree/limits btree/ahead btree/crash
-  scan/stamps kerneldb/hashmap kerneldb/operators kerneldb-redis/server_hash_map
+# Tests of what meets the kernel itself. A name may be a pattern.
+kernel=(
+  'ring0/*' 'snapshot/ring0_*' snapshot/engines snapshot/growth
+  bufpool/pool bufpool/threads bufpool/ring0 bufpool/prefetch bufpool/waiting bufpool/limits
+  btree/threads btree/ahead scan/stamps
 )
+# Tests of what stands on those. They need ring 0, and use no interface of the kernel that the others do not use.
+above=(
+  snapshot/region_model snapshot/handles snapshot/changes snapshot/walks snapshot/heap
+  bufpool/replacement bufpool/faults bufpool/crash bufpool/fsync bufpool/damage bufpool/log bufpool/model
+  btree/limits btree/crash
+)
+# Tests of the database on hash maps, which is for kernels before 6.14, and of the one in arenas, which is for newer kernels.
+hash_maps=(kerneldb/hashmap kerneldb/operators kerneldb-redis/server_hash_map kerneldb-redis/verifier)
+arenas=(
+  kerneldb/operators kerneldb/procedures
+  kerneldb-redis/server_protocol kerneldb-redis/server_multi kerneldb-redis/server_voter kerneldb-redis/verifier
+)
+# Tests of the first list that also run with one processor: a thread that waits must leave the processor to others.
 single=(bufpool/waiting bufpool/limits)
 # Tests that run natively only, of the crates that have an engine in ring 0: files without a pool; loop devices, for which
 # the guests have no tools; processes that are killed, and many operations of one thread, both of which take minutes there;
@@ -43,15 +52,15 @@ is_in() {
   done
   return 1
 }
-all=() one=() names=()
+names=()
+declare -A binary_of
 while read -r test binary; do
   names+=("$test")
-  if is_in "$test" "${guest[@]}"; then all+=("$binary"); fi
-  if is_in "$test" "${single[@]}"; then one+=("$binary"); fi
+  binary_of[$test]=$binary
 done < <(sort <<<"$tests")
 # A test that has another name now, or a new one, must not be left out unnoticed.
 wrong=0
-for name in "${guest[@]}" "${single[@]}" "${native[@]}"; do
+for name in "${kernel[@]}" "${above[@]}" "${hash_maps[@]}" "${arenas[@]}" "${single[@]}" "${native[@]}"; do
   found=0
   for test in "${names[@]}"; do
     if is_in "$test" "$name"; then found=1; fi
@@ -61,7 +70,7 @@ done
 for test in "${names[@]}"; do
   case $test in
   bufpool/* | btree/*)
-    is_in "$test" "${guest[@]}" "${native[@]}" || {
+    is_in "$test" "${kernel[@]}" "${above[@]}" "${native[@]}" || {
       echo "scripts/test-vm.sh: $test is in none of the lists: should it run in the virtual machines?" >&2
       wrong=1
     }
@@ -70,9 +79,24 @@ for test in "${names[@]}"; do
 done
 ((!wrong)) || exit 1
 
-run() { "${CARGO_TARGET_DIR:-target}/debug/bedplate" vm test "$@"; }
-for kernel in "${series[@]}"; do
-  # The guest has all these binaries in its memory, twice while it boots.
-  run --kernel "$kernel" --memory 6G --timeout 15m "${all[@]}"
-  run --kernel "$kernel" --timeout 4m --cpus 1 "${one[@]}"
+# Runs tests on a kernel: run KERNEL NAME... -- OPTION...
+run() {
+  local image=$1 lists=() binaries=() test
+  shift
+  while [[ $1 != -- ]]; do lists+=("$1"); shift; done
+  shift
+  for test in "${names[@]}"; do
+    if is_in "$test" "${lists[@]}"; then binaries+=("${binary_of[$test]}"); fi
+  done
+  "${CARGO_TARGET_DIR:-target}/debug/bedplate" vm test --kernel "$image" "$@" "${binaries[@]}"
+}
+# A guest has all these binaries in its memory, twice while it boots.
+several=(--memory 6G --timeout 15m)
+for image in "${kernels[@]}"; do
+  case $image in
+  6.1) run "$image" "${kernel[@]}" "${hash_maps[@]}" -- "${several[@]}" ;;
+  newest) run "$image" "${arenas[@]}" -- "${several[@]}" ;;
+  *) run "$image" "${kernel[@]}" "${above[@]}" "${hash_maps[@]}" -- "${several[@]}" ;;
+  esac
+  if [[ $image != newest ]]; then run "$image" "${single[@]}" -- --timeout 4m --cpus 1; fi
 done

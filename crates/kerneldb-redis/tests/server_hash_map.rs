@@ -6,7 +6,7 @@ mod server;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::net::Shutdown;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bedplate_kerneldb::testing::SimulatedDisk;
 use bedplate_kerneldb::wal::WalConfig;
@@ -142,6 +142,39 @@ fn connections_are_limited_killed_and_closed_when_idle() {
         assert_eq!(c.rest(), b"", "an idle connection is closed");
     }
     drop(clients);
+    running.finish();
+}
+
+#[test]
+fn passwords_pauses_and_settings_hold_every_command() {
+    if !can_run() {
+        return;
+    }
+    let running = start(ServerConfig { password: "secret".into(), ..config() });
+    let (mut admin, mut c) = (running.client(), running.client());
+    admin.ask("AUTH secret", "+OK");
+    c.ask("SET k v", "-NOAUTH Authentication required.");
+    c.ask("AUTH wrong", "-WRONGPASS invalid username-password pair or user is disabled.");
+    c.ask("AUTH secret", "+OK");
+    c.ask("SET k v", "+OK");
+
+    admin.ask("CLIENT PAUSE 60000 WRITE", "+OK");
+    c.ask("GET k", "$1\r\nv");
+    c.send(&[words("GET k"), words("SET k w"), words("GET k")].concat());
+    c.expect(b"$1\r\nv\r\n");
+    std::thread::sleep(Duration::from_millis(100));
+    admin.ask("GET k", "$1\r\nv");
+    admin.ask("CLIENT UNPAUSE", "+OK");
+    c.expect(b"+OK\r\n$1\r\nw\r\n");
+    let started = Instant::now();
+    admin.ask("CLIENT PAUSE 300", "+OK");
+    c.ask("GET k", "$1\r\nw");
+    assert!(started.elapsed() >= Duration::from_millis(290), "{:?}", started.elapsed());
+
+    // The setting holds for the connections that exist.
+    admin.ask("CONFIG SET timeout 1", "+OK");
+    assert_eq!(c.rest(), b"", "an idle connection is closed");
+    drop((admin, c));
     running.finish();
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use bedplate_kerneldb::{ACCOUNTS, Config, Durability, Store, StoreConfig, sdk};
+use bedplate_kerneldb::{ACCOUNTS, Config, Durability, EngineKind, Store, StoreConfig, sdk};
 use bedplate_kerneldb_redis::server::{Server, ServerConfig};
 use common::{can_run, small};
 use server::{Client, config, no_checkpoints, start, start_with, ways, words};
@@ -490,7 +490,8 @@ fn procedures_are_replaced_while_clients_call_them() {
     running.finish();
 }
 
-/// A library that a client has loaded is there again after a restart, and one that was removed is not.
+/// A library that a client has loaded is there again after a restart, and one that was removed is not. A server on hash maps,
+/// which has no procedures, leaves the libraries where they are.
 #[test]
 fn a_restart_keeps_data_and_libraries() {
     if !can_run() {
@@ -499,10 +500,10 @@ fn a_restart_keeps_data_and_libraries() {
     let folder = tempfile::tempdir().unwrap();
     let file = object(folder.path(), "accounts.bpf.o");
     let data = folder.path().join("data");
-    let open = || {
+    let open = |engine| {
         let wal = bedplate_kerneldb::wal::WalConfig { durability: Durability::Async, ..Default::default() };
         let store = StoreConfig {
-            database: small(),
+            database: Config { engine, ..small() },
             wal: Some(wal),
             checkpoint: no_checkpoints(),
             ..StoreConfig::default()
@@ -518,19 +519,26 @@ fn a_restart_keeps_data_and_libraries() {
         bedplate_kerneldb_redis::server::ServerHandle::shutdown(server).unwrap();
         store.close(false).unwrap();
     };
-    let mut parts = open();
+    let mut parts = open(EngineKind::Arena);
     parts.2.ask(&format!("PROC LOAD {}", file.display()), NAMES);
     parts.2.ask("CALL account_open ann 7", "+OK");
     close(parts);
+    let mut parts = open(EngineKind::HashMap);
+    parts.2.ask("GET ann", "$1\r\n7");
+    parts.2.ask("PROC LIST", "*0");
+    parts.2.send(&words(&format!("PROC REPLACE {}", file.display())));
+    let refused = parts.2.lines(1).remove(0);
+    assert!(refused.contains("need the arena engine"), "{refused}");
+    close(parts);
     std::fs::remove_file(&file).unwrap();
-    let mut parts = open();
+    let mut parts = open(EngineKind::Arena);
     parts.2.ask("CALL account_balance ann", "$1\r\n7");
     parts.2.ask("PROC UNLOAD accounts", "*1\r\n$8\r\naccounts");
     close(parts);
     // A file that the kernel does not take, and what a crash while loading has left, do not keep the data from being served.
     std::fs::write(data.join("procedures/broken.o"), "no object").unwrap();
     std::fs::write(data.join("procedures/new.o.partial"), "half").unwrap();
-    let mut parts = open();
+    let mut parts = open(EngineKind::Arena);
     parts.2.ask("PROC LIST", "*0");
     parts.2.ask("GET ann", "$1\r\n7");
     close(parts);

@@ -9,7 +9,7 @@ use crate::units::{parse_size, parse_time};
 
 #[derive(clap::Args)]
 pub struct Settings {
-    /// Linux series, 6.1 or 6.12, from Debian's archive; or the path of a kernel image.
+    /// Linux series from Debian's archive, 6.1, 6.12 or newest; or the path of a kernel image.
     #[arg(long, value_name = "SERIES|FILE", default_value = "6.1")]
     kernel: String,
     /// Processors for the command. In software the guest has one more.

@@ -1,9 +1,10 @@
 //! Fetches a kernel from Debian's archive with apt, which verifies its downloads.
 //!
-//! apt uses its own state in the cache's folder, with Debian 12 as its only source. It neither uses nor
+//! apt uses its own state in the cache's folder, with the series' parts of the archive as its only source. It neither uses nor
 //! changes the system's sources and packages. It therefore works on other releases and without privileges.
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -39,19 +40,22 @@ pub(super) fn into(series: Series, cache: &Path) -> Result<()> {
     }
     // The folder is on the cache's file system, so that the result can be renamed into place.
     let work = tempfile::tempdir_in(cache).map_err(Error::io("create a folder in the cache"))?;
-    let apt = Apt::new(work.path())?;
+    let apt = Apt::new(work.path(), series.sources())?;
     apt.run("apt-get", &["update", "-qq"]).map_err(failed)?;
-    let package = apt.newest(series.package()).map_err(failed)?;
-    apt.run("apt-get", &["download", "-qq", &package]).map_err(failed)?;
-    let deb = fs::read_dir(work.path())
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|e| e.path())
-        .find(|p| p.extension().is_some_and(|e| e == "deb"))
-        .ok_or_else(|| failed(format!("apt-get downloaded no {package}")))?;
+    let packages = apt.newest(series.package()).map_err(failed)?;
+    let download: Vec<_> =
+        ["download", "-qq"].into_iter().chain(packages.iter().map(String::as_str)).collect();
+    apt.run("apt-get", &download).map_err(failed)?;
     let whole = work.path().join("whole");
-    command("dpkg-deb", &["-x".as_ref(), deb.as_os_str(), whole.as_os_str()], work.path()).map_err(failed)?;
+    let files = fs::read_dir(work.path()).into_iter().flatten().flatten().map(|entry| entry.path());
+    let downloaded: Vec<_> = files.filter(|file| file.extension().is_some_and(|e| e == "deb")).collect();
+    if downloaded.len() != packages.len() {
+        return Err(failed(format!("apt-get downloaded {downloaded:?} for {packages:?}")));
+    }
+    for deb in &downloaded {
+        let args = ["-x".as_ref(), deb.as_os_str(), whole.as_os_str()];
+        command("dpkg-deb", &args, work.path()).map_err(failed)?;
+    }
     let kept = work.path().join("kept");
     keep(&whole, &kept)?;
     let place = cache.join(series.name());
@@ -74,12 +78,28 @@ pub(super) fn lock(cache: &Path) -> Result<fs::File> {
 fn keep(whole: &Path, kept: &Path) -> Result<()> {
     let create =
         |folder: &Path| fs::create_dir_all(folder).map_err(Error::io("create a folder in the cache"));
-    if let Some(image) = super::only_entry(&whole.join("boot"), "vmlinuz-") {
+    if let Some((image, name)) = image(whole) {
         create(&kept.join("boot"))?;
-        let to = kept.join("boot").join(image.file_name().unwrap_or_default());
+        let to = kept.join("boot").join(name);
         fs::copy(&image, &to).map_err(Error::io("copy the kernel's image"))?;
     }
     keep_modules(whole, &kept.join(MODULES))
+}
+
+/// The kernel's image in the unpacked packages, and its name with the release. Newer packages have it beside the modules, as
+/// `usr/lib/modules/RELEASE/vmlinuz`.
+fn image(whole: &Path) -> Option<(PathBuf, OsString)> {
+    if let Some(image) = super::only_entry(&whole.join("boot"), "vmlinuz-") {
+        let name = image.file_name()?.to_owned();
+        return Some((image, name));
+    }
+    let mut releases = fs::read_dir(whole.join("usr/lib/modules")).ok()?.flatten();
+    releases.find_map(|release| {
+        let image = release.path().join("vmlinuz");
+        let mut name = OsString::from("vmlinuz-");
+        name.push(release.file_name());
+        image.is_file().then_some((image, name))
+    })
 }
 
 /// Unpacks the modules below `from` that guests may need, and those they depend on, into `folder`.
@@ -137,7 +157,7 @@ struct Apt<'a> {
 }
 
 impl<'a> Apt<'a> {
-    fn new(work: &'a Path) -> Result<Self> {
+    fn new(work: &'a Path, sources: &[(&str, &str)]) -> Result<Self> {
         // If apt runs as root, it reads these files with the rights of another user.
         let set_up = || {
             fs::set_permissions(work, fs::Permissions::from_mode(0o755))?;
@@ -147,11 +167,10 @@ impl<'a> Apt<'a> {
             fs::write(work.join("status"), "")?;
             let mirror = std::env::var("BEDPLATE_DEBIAN_MIRROR");
             let mirror = mirror.as_deref().unwrap_or("http://deb.debian.org").trim_end_matches('/');
-            let source = |archive, suite| {
+            let source = |(archive, suite): &(&str, &str)| {
                 format!("deb [arch=amd64 signed-by={KEYRING}] {mirror}/{archive} {suite} main\n")
             };
-            let sources = [source("debian", "bookworm"), source("debian-security", "bookworm-security")];
-            fs::write(work.join("sources.list"), sources.concat())
+            fs::write(work.join("sources.list"), sources.iter().map(source).collect::<String>())
         };
         set_up().map_err(Error::io("prepare apt's folder"))?;
         let path = |name: &str| work.join(name).display().to_string();
@@ -176,12 +195,22 @@ impl<'a> Apt<'a> {
         command(program, &args, self.work)
     }
 
-    /// The newest kernel package, on which the empty package `package` depends.
-    fn newest(&self, package: &str) -> Result<String, String> {
+    /// The packages of the newest kernel: the one on which the empty package `package` depends, and those of its image and
+    /// its modules, which newer kernels have apart from it.
+    fn newest(&self, package: &str) -> Result<Vec<String>, String> {
+        let kernel = self.dependencies(package, &["linux-image-"])?;
+        let kernel = kernel.into_iter().next().ok_or_else(|| format!("{package} depends on no kernel"))?;
+        let mut all = self.dependencies(&kernel, &["linux-binary-", "linux-modules-"])?;
+        all.push(kernel);
+        Ok(all)
+    }
+
+    /// The packages on which a package depends and whose names begin so.
+    fn dependencies(&self, package: &str, beginnings: &[&str]) -> Result<Vec<String>, String> {
         let text = self.run("apt-cache", &["depends", "--no-recommends", "--no-suggests", package])?;
-        let depends = text.lines().filter_map(|line| line.trim().strip_prefix("Depends:"));
-        let images = depends.map(str::trim).filter(|name| name.starts_with("linux-image-"));
-        images.map(str::to_owned).next().ok_or_else(|| format!("{package} depends on no kernel"))
+        let depends = text.lines().filter_map(|line| line.trim().strip_prefix("Depends:")).map(str::trim);
+        let wanted = |name: &&str| beginnings.iter().any(|beginning| name.starts_with(beginning));
+        Ok(depends.filter(wanted).map(str::to_owned).collect())
     }
 }
 

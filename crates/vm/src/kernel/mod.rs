@@ -15,24 +15,37 @@ pub enum Series {
     V6_1,
     /// Linux 6.12 of Debian 13, which Debian 12 contains as an additional package.
     V6_12,
+    /// The newest Linux that Debian packages for a release: in the backports of Debian 13.
+    Newest,
 }
 
 impl Series {
     /// All series, the oldest first.
-    pub const ALL: [Series; 2] = [Series::V6_1, Series::V6_12];
+    pub const ALL: [Series; 3] = [Series::V6_1, Series::V6_12, Series::Newest];
 
-    /// The name: `6.1` or `6.12`.
+    /// The name: `6.1`, `6.12` or `newest`.
     pub fn name(self) -> &'static str {
         match self {
             Series::V6_1 => "6.1",
             Series::V6_12 => "6.12",
+            Series::Newest => "newest",
+        }
+    }
+
+    /// The parts of Debian's archive that have the series: archives with their suites.
+    fn sources(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Series::V6_1 | Series::V6_12 => {
+                &[("debian", "bookworm"), ("debian-security", "bookworm-security")]
+            }
+            Series::Newest => &[("debian", "trixie-backports")],
         }
     }
 
     /// The package that depends on the newest kernel of the series.
     fn package(self) -> &'static str {
         match self {
-            Series::V6_1 => "linux-image-cloud-amd64",
+            Series::V6_1 | Series::Newest => "linux-image-cloud-amd64",
             Series::V6_12 => "linux-image-6.12-cloud-amd64",
         }
     }
