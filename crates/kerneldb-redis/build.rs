@@ -2,7 +2,7 @@
 //!
 //! The engine's headers, the compiler and the C library's headers are those that kerneldb's build script found.
 
-use std::{env, ffi::OsStr, path::PathBuf};
+use std::{env, ffi::OsStr, path::PathBuf, process::Command};
 
 use libbpf_cargo::SkeletonBuilder;
 
@@ -10,18 +10,29 @@ fn variable(name: &str) -> String {
     env::var(name).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
+/// The first number of a compiler's version.
+fn major_version(clang: &str) -> String {
+    let output = Command::new(clang).arg("--version").output().unwrap_or_else(|e| panic!("{clang}: {e}"));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let version = text.split("version ").nth(1).and_then(|rest| rest.split('.').next());
+    version.unwrap_or_else(|| panic!("{clang} --version says no version: {text}")).to_owned()
+}
+
 fn main() {
     let root = PathBuf::from(variable("CARGO_MANIFEST_DIR"));
     let out = PathBuf::from(variable("OUT_DIR"));
     let include = variable("DEP_BEDPLATE_KERNELDB_INCLUDE");
     let system = variable("DEP_BEDPLATE_KERNELDB_SYSTEM");
+    let clang = variable("DEP_BEDPLATE_KERNELDB_CLANG");
     println!("cargo:rerun-if-changed=bpf");
     println!("cargo:rerun-if-changed={}", variable("DEP_BEDPLATE_KERNELDB_BPF"));
+    // What the verifier's work depends on; the test `verifier` has records of it.
+    println!("cargo:rustc-env=BEDPLATE_CLANG_VERSION={}", major_version(&clang));
 
     for (source, name) in [("bpf/server.bpf.c", "server_arena"), ("bpf/local.bpf.c", "local_path_arena")] {
         SkeletonBuilder::new()
             .source(root.join(source))
-            .clang(variable("DEP_BEDPLATE_KERNELDB_CLANG"))
+            .clang(&clang)
             .clang_args([
                 OsStr::new("-I"),
                 OsStr::new(&include),

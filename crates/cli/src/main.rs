@@ -6,6 +6,7 @@
 
 mod allocator;
 mod bench;
+mod descriptors;
 mod doctor;
 mod failure;
 mod interrupts;

@@ -4,8 +4,10 @@
 mod running;
 
 use std::fs::Permissions;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -313,6 +315,57 @@ fn what_is_wrong_is_said_in_one_line() {
     let nonsense = command(&["kv", "serve", "--in-memory", "--versions", "99"]).output().unwrap();
     assert_eq!(nonsense.status.code(), Some(1));
     assert!(text(&nonsense).contains("versions"), "{}", text(&nonsense));
+}
+
+/// The command line of a shell that sets the limit on open files and runs a program: `option` is that of ulimit.
+fn with_open_files(option: &str, most: u32) -> Vec<String> {
+    let script = format!("ulimit {option} {most} && exec \"$0\" \"$@\"");
+    vec!["sh".into(), "-c".into(), script]
+}
+
+/// The reply to PING of a new connection, which stays open.
+fn ping(port: u16) -> (TcpStream, String) {
+    let mut connection = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    connection.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    connection.write_all(b"PING\r\n").unwrap();
+    let mut reply = String::new();
+    BufReader::new(connection.try_clone().unwrap()).read_line(&mut reply).unwrap();
+    (connection, reply)
+}
+
+#[test]
+fn the_limit_on_open_files_is_raised_or_limits_the_connections() {
+    let data = tempfile::tempdir().unwrap();
+    let program = Path::new(env!("CARGO_BIN_EXE_bedplate"));
+    // Shells give programs a low limit, which they may raise.
+    let low = with_open_files("-S -n", 128);
+    let server = Server::start_by(&low, program, data.path(), &["--max-clients", "200"]);
+    let connections: Vec<_> = (0..200).map(|_| ping(server.port)).collect();
+    assert!(connections.iter().all(|(_, reply)| reply == "+PONG\r\n"));
+    assert!(ping(server.port).1.starts_with("-ERR max number of clients reached"));
+    drop(connections);
+    let (code, said) = server.end(Signal::TERM);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(!said.contains("open files"), "{said}");
+
+    let server =
+        Server::start_by(&with_open_files("-n", 400), program, data.path(), &["--max-clients", "200"]);
+    let connections: Vec<_> = (0..200).map(|_| ping(server.port)).collect();
+    let served = connections.iter().filter(|(_, reply)| reply == "+PONG\r\n").count();
+    let refused = connections.iter().filter(|(_, reply)| reply.starts_with("-ERR max number")).count();
+    assert!(served > 50 && served + refused == 200, "{served} served, {refused} refused");
+    drop(connections);
+    let (code, said) = server.end(Signal::TERM);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains(&format!("at most {served} connections at once instead of 200")), "{said}");
+
+    let few = with_open_files("-n", 200);
+    let mut command = Command::new(&few[0]);
+    command.args(&few[1..]).arg(program).args(["kv", "serve", "--port", "0", "--in-memory"]);
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output);
+    assert!(said.contains("this process may have 200") && said.lines().count() == 2, "{said}");
 }
 
 /// The command line of a program that runs another one as an unprivileged user with these capabilities and

@@ -1,8 +1,8 @@
 //! The number of instructions that the kernel's verifier looks at before it takes a program. It refuses a program of which it looks
 //! at more than a million.
 //!
-//! `tests/verifier` has the numbers of some kernels, for programs that clang 19 compiled. A number that is not the recorded one
-//! any more is no defect, but it must not grow unseen: the test prints the new record, which then replaces the old one.
+//! `tests/verifier` has the numbers of some kernels and compilers. A number that is not the recorded one any more is no defect, but
+//! it must not grow unseen: the test prints the new record, which then replaces the old one.
 
 mod common;
 mod server;
@@ -17,13 +17,17 @@ use common::{can_run, has_cgroup2, small};
 use libbpf_rs::query::ProgInfoIter;
 use server::{config, start_with};
 
-/// The records, by the first two numbers of a kernel's version.
-const RECORDS: [(&str, &str); 4] = [
-    ("6.1", include_str!("verifier/linux-6.1.txt")),
-    ("6.12", include_str!("verifier/linux-6.12.txt")),
-    ("6.18", include_str!("verifier/linux-6.18.txt")),
-    ("7.3", include_str!("verifier/linux-7.3.txt")),
+/// The records: the first two numbers of a kernel's version, the first number of the version of clang, and the numbers.
+const RECORDS: [(&str, &str, &str); 5] = [
+    ("6.1", "19", include_str!("verifier/linux-6.1-clang-19.txt")),
+    ("6.12", "19", include_str!("verifier/linux-6.12-clang-19.txt")),
+    ("6.18", "19", include_str!("verifier/linux-6.18-clang-19.txt")),
+    ("6.18", "21", include_str!("verifier/linux-6.18-clang-21.txt")),
+    ("7.3", "19", include_str!("verifier/linux-7.3-clang-19.txt")),
 ];
+
+/// The first number of the version of the compiler that compiled the programs.
+const CLANG: &str = env!("BEDPLATE_CLANG_VERSION");
 
 /// What a number may differ from its record, in percent: minor versions of a kernel and of the compiler differ, too.
 const TOLERANCE: u32 = 10;
@@ -69,7 +73,7 @@ fn programs() -> BTreeMap<String, u32> {
 }
 
 /// A line for each program: the database, a tabulator, the program, a tabulator, the number.
-fn record() -> String {
+fn measured() -> String {
     let mut text = String::new();
     for (database, options) in databases() {
         let local_fast_path = options.engine == EngineKind::Arena && has_cgroup2();
@@ -101,13 +105,16 @@ fn the_verifiers_work_is_as_recorded() {
     }
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let version = release.trim().split('.').take(2).collect::<Vec<_>>().join(".");
-    let new = record();
+    let new = measured();
     let now = numbers(&new);
     assert!(now.len() > 10, "{now:?}");
     let most = now.values().max().unwrap();
     assert!(*most < INSTRUCTIONS_MAX / 2, "the largest program takes {most} of {INSTRUCTIONS_MAX}");
-    let Some((_, old)) = RECORDS.into_iter().find(|(recorded, _)| *recorded == version) else {
-        println!("skipped: tests/verifier has no record of Linux {version}, which would be\n{new}");
+    let record = RECORDS.into_iter().find(|(kernel, clang, _)| *kernel == version && *clang == CLANG);
+    let Some((.., old)) = record else {
+        println!(
+            "skipped: tests/verifier has no record of Linux {version} and clang {CLANG}, which would be\n{new}"
+        );
         return;
     };
     let before = numbers(old);
@@ -123,7 +130,7 @@ fn the_verifiers_work_is_as_recorded() {
         .collect();
     assert!(
         differ.is_empty(),
-        "{}\nIf that is meant, write to tests/verifier/linux-{version}.txt:\n{new}",
+        "{}\nIf that is meant, write to tests/verifier/linux-{version}-clang-{CLANG}.txt:\n{new}",
         differ.join("\n")
     );
 }

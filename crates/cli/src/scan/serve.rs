@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use bedplate_scan::{Choice, Daemon, Options, Service};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::accompany::accompany;
 use super::{advised, parse_engine};
+use crate::descriptors;
 use crate::failure::hinted;
 use crate::signals::Stops;
 use crate::units::parse_size;
@@ -63,7 +63,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(memory) = args.memory {
         options.limits.memory = memory;
     }
-    raise_descriptors();
+    // Each file of a client takes a descriptor of this process.
+    descriptors::raise();
     let mut service = Service::builder().engine(args.engine).reserved_pages(args.reserved_pages);
     if let Some(time) = args.settling_time {
         service = service.settling_time(Duration::from_millis(time));
@@ -127,15 +128,6 @@ fn group(name: &str) -> anyhow::Result<u32> {
         return Err(hinted(format!("there is no group {name}"), "`getent group` lists them"));
     }
     Ok(group.gr_gid)
-}
-
-/// Raises the limit on descriptors as far as the system allows, because each file of a client takes one of this process.
-fn raise_descriptors() {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
-    if let Err(error) = raised {
-        tracing::info!("the limit on descriptors stays as it is: {error}");
-    }
 }
 
 /// A service that listens at a path.
