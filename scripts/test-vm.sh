@@ -1,40 +1,40 @@
 #!/usr/bin/env bash
-# Builds the tests that need a processor's ring 0, and those of engines that older kernels may treat otherwise, and runs
+# Builds the tests that need a processor's ring 0, and those of engines that kernels may treat otherwise, and runs
 # them on stock kernels in virtual machines.
 #
-#   scripts/test-vm.sh [KERNEL...]     6.1, 6.12 and newest unless told, or an image's file (`bedplate vm run --help`)
+#   scripts/test-vm.sh [KERNEL...]     6.1, 6.12 and backports unless told; an image's file gets the tests of 6.12
 set -euo pipefail
 cd "$(dirname "$0")/.."
-kernels=("$@")
-((${#kernels[@]})) || kernels=(6.1 6.12 newest)
+guests=("$@")
+((${#guests[@]})) || guests=(6.1 6.12 backports)
 
 # What `make unit` builds, so that it has been built already: packages by themselves would be built anew, with fewer
 # features. A line for each integration test: `package/test executable`.
 tests=$(cargo test --locked --workspace --no-run --message-format=json-render-diagnostics |
   sed -n 's|.*"package_id":"[^"]*#bedplate-\([^@"]*\)@.*"kind":\["test"\].*"name":"\([^"]*\)".*"executable":"\([^"]*\)".*|\1/\2 \3|p')
-# Tests of what meets the kernel itself. A name may be a pattern.
-kernel=(
+# Tests of the code that calls the kernel: ring 0 and KVM, userfaultfd, io_uring, mappings. A name may be a pattern.
+interface_tests=(
   'ring0/*' 'snapshot/ring0_*' snapshot/engines snapshot/growth
   bufpool/pool bufpool/threads bufpool/ring0 bufpool/prefetch bufpool/waiting bufpool/limits
   btree/threads btree/ahead scan/stamps
 )
-# Tests of what stands on those. They need ring 0, and use no interface of the kernel that the others do not use.
-above=(
+# Tests of the code that calls the kernel by that code only. They need ring 0, and run on one kernel.
+library_tests=(
   snapshot/region_model snapshot/handles snapshot/changes snapshot/walks snapshot/heap
   bufpool/replacement bufpool/faults bufpool/crash bufpool/fsync bufpool/damage bufpool/log bufpool/model
   btree/limits btree/crash
 )
+# Tests that also run with one processor, because a thread that waits must leave the processor to others.
+one_processor_tests=(bufpool/waiting bufpool/limits)
 # Tests of the database on hash maps, which is for kernels before 6.14; and some of those in arenas, which newer kernels have. In software
 # it takes ten seconds until the kernel has verified the programs of a server in arenas, and most tests start several.
-hash_maps=(kerneldb/hashmap kerneldb/operators kerneldb-redis/server_hash_map kerneldb-redis/verifier)
-arenas=(kerneldb/procedures kerneldb-redis/server_protocol kerneldb-redis/verifier)
-# Tests of the first list that also run with one processor: a thread that waits must leave the processor to others.
-single=(bufpool/waiting bufpool/limits)
+hash_map_tests=(kerneldb/hashmap kerneldb/operators kerneldb-redis/server_hash_map kerneldb-redis/verifier)
+arena_tests=(kerneldb/procedures kerneldb-redis/server_protocol kerneldb-redis/verifier)
 # Tests that run natively only, of the crates that have an engine in ring 0: files without a pool; loop devices, for which
 # the guests have no tools; processes that are killed, and many operations of one thread, both of which take minutes there;
 # the page provider and page sizes, which the engine in ring 0 does not have;
 # and what is the same with every engine: the order of writes, formats, latches, and the store.
-native=(
+native_tests=(
   bufpool/storage bufpool/devices bufpool/kill btree/space btree/damage btree/model
   bufpool/double_write bufpool/fairness bufpool/format bufpool/missing bufpool/page_size bufpool/provider bufpool/reopen
   btree/latches btree/store 'btree/store_*' btree/tutorial
@@ -58,7 +58,8 @@ while read -r test binary; do
 done < <(sort <<<"$tests")
 # A test that has another name now, or a new one, must not be left out unnoticed.
 wrong=0
-for name in "${kernel[@]}" "${above[@]}" "${hash_maps[@]}" "${arenas[@]}" "${single[@]}" "${native[@]}"; do
+listed=("${interface_tests[@]}" "${library_tests[@]}" "${native_tests[@]}")
+for name in "${listed[@]}" "${one_processor_tests[@]}" "${hash_map_tests[@]}" "${arena_tests[@]}"; do
   found=0
   for test in "${names[@]}"; do
     if is_in "$test" "$name"; then found=1; fi
@@ -68,7 +69,7 @@ done
 for test in "${names[@]}"; do
   case $test in
   bufpool/* | btree/*)
-    is_in "$test" "${kernel[@]}" "${above[@]}" "${native[@]}" || {
+    is_in "$test" "${listed[@]}" || {
       echo "scripts/test-vm.sh: $test is in none of the lists: should it run in the virtual machines?" >&2
       wrong=1
     }
@@ -77,24 +78,24 @@ for test in "${names[@]}"; do
 done
 ((!wrong)) || exit 1
 
-# Runs tests on a kernel: run KERNEL NAME... -- OPTION...
+# Runs tests in a guest: run KERNEL NAME... -- OPTION...
 run() {
-  local image=$1 lists=() binaries=() test
+  local kernel=$1 wanted=() binaries=() test
   shift
-  while [[ $1 != -- ]]; do lists+=("$1"); shift; done
+  while [[ $1 != -- ]]; do wanted+=("$1"); shift; done
   shift
   for test in "${names[@]}"; do
-    if is_in "$test" "${lists[@]}"; then binaries+=("${binary_of[$test]}"); fi
+    if is_in "$test" "${wanted[@]}"; then binaries+=("${binary_of[$test]}"); fi
   done
-  "${CARGO_TARGET_DIR:-target}/debug/bedplate" vm test --kernel "$image" "$@" "${binaries[@]}"
+  "${CARGO_TARGET_DIR:-target}/debug/bedplate" vm test --kernel "$kernel" "$@" "${binaries[@]}"
 }
 # A guest has all these binaries in its memory, twice while it boots.
-several=(--memory 6G --timeout 15m)
-for image in "${kernels[@]}"; do
-  case $image in
-  6.1) run "$image" "${kernel[@]}" "${hash_maps[@]}" -- "${several[@]}" ;;
-  newest) run "$image" "${arenas[@]}" -- "${several[@]}" ;;
-  *) run "$image" "${kernel[@]}" "${above[@]}" "${hash_maps[@]}" -- "${several[@]}" ;;
+options=(--memory 6G --timeout 15m)
+for guest in "${guests[@]}"; do
+  case $guest in
+  6.1) run "$guest" "${interface_tests[@]}" "${hash_map_tests[@]}" -- "${options[@]}" ;;
+  backports) run "$guest" 'ring0/*' "${arena_tests[@]}" -- "${options[@]}" ;;
+  *) run "$guest" "${interface_tests[@]}" "${library_tests[@]}" "${hash_map_tests[@]}" -- "${options[@]}" ;;
   esac
-  if [[ $image != newest ]]; then run "$image" "${single[@]}" -- --timeout 4m --cpus 1; fi
+  if [[ $guest != backports ]]; then run "$guest" "${one_processor_tests[@]}" -- --timeout 4m --cpus 1; fi
 done

@@ -38,6 +38,19 @@ fn files_are_counted_the_same_by_every_engine() {
     assert_eq!(json["bytes_read"].as_u64().unwrap(), bytes);
 }
 
+/// Shells give programs a low limit on open files, which they may raise.
+#[test]
+fn more_files_are_scanned_than_the_soft_limit_allows() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let files: Vec<_> = (0..100).map(|number| folder.path().join(number.to_string())).collect();
+    files.iter().for_each(|file| std::fs::write(file, "a line\n").unwrap());
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -S -n 64 && exec \"$0\" scan \"$@\"", env!("CARGO_BIN_EXE_bedplate")]);
+    let output = command.args(&files).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), files.len());
+}
+
 #[test]
 fn what_cannot_be_scanned_is_said_in_a_line() {
     for (arguments, text) in [

@@ -353,19 +353,22 @@ fn the_limit_on_open_files_is_raised_or_limits_the_connections() {
     let connections: Vec<_> = (0..200).map(|_| ping(server.port)).collect();
     let served = connections.iter().filter(|(_, reply)| reply == "+PONG\r\n").count();
     let refused = connections.iter().filter(|(_, reply)| reply.starts_with("-ERR max number")).count();
-    assert!(served > 50 && served + refused == 200, "{served} served, {refused} refused");
+    assert!(served > 20 && refused > 20 && served + refused == 200, "{served} served, {refused} refused");
     drop(connections);
     let (code, said) = server.end(Signal::TERM);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains(&format!("at most {served} connections at once instead of 200")), "{said}");
 
-    let few = with_open_files("-n", 200);
+    let few = with_open_files("-n", 256);
     let mut command = Command::new(&few[0]);
     command.args(&few[1..]).arg(program).args(["kv", "serve", "--port", "0", "--in-memory"]);
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output);
-    assert!(said.contains("this process may have 200") && said.lines().count() == 2, "{said}");
+    assert!(
+        said.contains("this process may have 256 open files, which leaves none for connections"),
+        "{said}"
+    );
 }
 
 /// The command line of a program that runs another one as an unprivileged user with these capabilities and

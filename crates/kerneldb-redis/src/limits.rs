@@ -6,6 +6,10 @@ use std::time::Duration;
 /// configured number gets an error and is closed.
 pub const CLIENTS_MAX: u32 = 65_536;
 
+/// Descriptors of the process that connections leave free: for the log and checkpoints, for the exchange of the programs, and for
+/// the libraries of procedures that clients load. If the limit on open files leaves less, the server has fewer connections.
+pub const DESCRIPTORS_RESERVED: u64 = 256;
+
 /// Connections that wait to be accepted; the kernel lets further clients try again later.
 pub(crate) const CONNECTIONS_WAITING: i32 = 1024;
 

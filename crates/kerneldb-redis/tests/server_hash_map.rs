@@ -146,7 +146,7 @@ fn connections_are_limited_killed_and_closed_when_idle() {
 }
 
 #[test]
-fn passwords_pauses_and_settings_hold_every_command() {
+fn passwords_pauses_and_timeouts_apply_to_connections() {
     if !can_run() {
         return;
     }

@@ -12,13 +12,15 @@ pub const ARENA: [&str; 2] = ["-DKDB_ENGINE_ARENA", "-mcpu=v4"];
 /// of arenas and the instruction set v4.
 const CLANGS: [&str; 5] = ["clang-19", "clang-20", "clang-21", "clang-22", "clang"];
 
-/// The first compiler that runs.
+/// The compiler that CLANG names, or the first one that runs; none if the one that is named does not run.
 pub fn clang() -> Option<String> {
-    let named = std::env::var("CLANG").ok();
     let runs = |clang: &String| {
         Command::new(clang).arg("--version").output().is_ok_and(|output| output.status.success())
     };
-    named.into_iter().chain(CLANGS.map(String::from)).find(runs)
+    match std::env::var("CLANG") {
+        Ok(named) => Some(named).filter(runs),
+        Err(_) => CLANGS.map(String::from).into_iter().find(runs),
+    }
 }
 
 /// Folder of the C library's headers for this processor. Clang does not look there when it compiles for another one.

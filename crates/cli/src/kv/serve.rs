@@ -26,12 +26,6 @@ use crate::failure::hinted;
 use crate::signals::Stops;
 use crate::units::{count, parse_size, parse_time};
 
-/// The most descriptors of a server besides those of its connections: those of its programs, its maps, its files, and the libraries of
-/// procedures that clients load.
-const DESCRIPTORS_BESIDE_CONNECTIONS: u64 = 256;
-/// The most descriptors of a partition's programs and maps.
-const DESCRIPTORS_OF_PARTITION: u64 = 48;
-
 /// Arguments of `bedplate kv serve`. A time of 0 means never.
 #[derive(clap::Args, Debug)]
 #[command(args_override_self = true)]
@@ -68,7 +62,7 @@ pub struct Args {
     /// Versions kept per key, 1 to 64 (hash maps: 8); with 1 read-only transactions lock.
     #[arg(long, value_name = "N", default_value_t = 4)]
     versions: u32,
-    /// Most connections at once. The server has fewer if the system does not let it have so many open files.
+    /// Most connections at once. A low limit on open files reduces it, with a warning.
     #[arg(long, value_name = "N", default_value_t = 4000)]
     max_clients: u32,
     /// Close a connection that has sent nothing for this long.
@@ -285,30 +279,10 @@ impl Args {
         })
     }
 
-    /// The most connections at once if this process may have so many descriptors: those of --max-clients, or fewer with a warning.
-    fn clients_within(&self, descriptors: u64) -> anyhow::Result<u32> {
-        const ADVICE: &str = "raise the limit (ulimit -n in a shell, LimitNOFILE= of a systemd service)";
-        let partitions = self.partitions.unwrap_or(EngineKind::Arena.partitions_for(self.memory));
-        let beside = DESCRIPTORS_BESIDE_CONNECTIONS + DESCRIPTORS_OF_PARTITION * u64::from(partitions);
-        let room = descriptors.saturating_sub(beside);
-        if room == 0 {
-            let message =
-                format!("a server takes up to {beside} open files, and this process may have {descriptors}");
-            return Err(hinted(message, ADVICE));
-        }
-        if room < u64::from(self.max_clients) {
-            tracing::warn!(
-                "this process may have {descriptors} open files: the server has at most {room} connections at once instead of {}; {ADVICE}",
-                self.max_clients
-            );
-        }
-        Ok(room.min(self.max_clients.into()) as u32)
-    }
-
     fn server(&self) -> anyhow::Result<ServerConfig> {
         Ok(ServerConfig {
             bind: self.address(),
-            max_clients: self.clients_within(descriptors::raise())?,
+            max_clients: self.max_clients,
             idle_timeout: (!self.idle_timeout.is_zero()).then_some(self.idle_timeout),
             password: self.password()?,
             kernel_path: !self.no_kernel_path,
@@ -335,6 +309,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if config.password.is_empty() && !config.bind.ip().is_loopback() {
         tracing::warn!(bind = %config.bind, "everybody who can reach this address can read and write everything: set a password");
     }
+    // Each connection takes a descriptor.
+    descriptors::raise();
     give_large_blocks_back();
     let stops = Stops::catch()?;
     let address = config.bind;
@@ -436,17 +412,6 @@ mod tests {
 
     fn parse(words: &[&str]) -> Args {
         Line::parse_from([&["serve"], words].concat()).args
-    }
-
-    #[test]
-    fn connections_are_as_many_as_the_limit_on_descriptors_allows() {
-        let args = parse(&["--max-clients", "1000", "--partitions", "2"]);
-        let beside = DESCRIPTORS_BESIDE_CONNECTIONS + 2 * DESCRIPTORS_OF_PARTITION;
-        assert_eq!(args.clients_within(u64::MAX).unwrap(), 1000);
-        assert_eq!(args.clients_within(beside + 1000).unwrap(), 1000);
-        assert_eq!(args.clients_within(beside + 999).unwrap(), 999);
-        assert_eq!(args.clients_within(beside + 1).unwrap(), 1);
-        assert!(args.clients_within(beside).unwrap_err().to_string().contains("open files"));
     }
 
     #[test]

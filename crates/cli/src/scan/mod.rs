@@ -13,6 +13,7 @@ use anyhow::Context;
 use bedplate_scan::{Channel, Choice, Error, Kind, Scan, Service};
 use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
 
+use crate::descriptors;
 use crate::failure::hinted;
 use crate::units::{parse_size, size};
 
@@ -77,6 +78,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Some(Command::Run(args)) => return run::run(args),
         None => {}
     }
+    // A scan has all of its files open at once.
+    descriptors::raise();
     let service = match &args.socket {
         Some(path) => serve::connect(path)?,
         None => Service::builder().engine(args.engine).build().map_err(advised)?,

@@ -9,7 +9,8 @@ use crate::units::{parse_size, parse_time};
 
 #[derive(clap::Args)]
 pub struct Settings {
-    /// Linux series from Debian's archive, 6.1, 6.12 or newest; or the path of a kernel image.
+    /// Linux series from Debian's archive, 6.1, 6.12 or backports; or the path of a kernel image. A series is fetched once, and kept
+    /// (`bedplate vm fetch`).
     #[arg(long, value_name = "SERIES|FILE", default_value = "6.1")]
     kernel: String,
     /// Processors for the command. In software the guest has one more.

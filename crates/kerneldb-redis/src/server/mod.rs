@@ -18,13 +18,15 @@
 //! `listener`, `local` (the fast path of local clients), `client` (one connection),
 //! `event_loop` (the thread), `dialogue` and `backend` (the seam to the command layer
 //! and to the database), `workers` (scheduling of the kernel's senders), `activity` and `idle` (the load that decides it),
-//! `admin_tasks` (checkpoints, verifications and libraries), `gate` (pauses), `wake`, `stats`, `statistics` (for INFO), `config`.
+//! `admin_tasks` (checkpoints, verifications and libraries), `gate` (pauses), `wake`, `stats`, `statistics` (for INFO), `config`, `descriptors` (the connections
+//! that the limit on open files allows).
 
 mod activity;
 mod admin_tasks;
 mod backend;
 mod client;
 mod config;
+mod descriptors;
 mod dialogue;
 mod event_loop;
 mod gate;
@@ -190,7 +192,7 @@ impl Preparation {
                 .map_or_else(String::new, |d| d.display().to_string()),
             durability: store.as_ref().map_or(Durability::Off, |s| s.durability()),
             max_memory: database.config().memory_bytes,
-            max_clients: config.max_clients.into(),
+            max_clients: descriptors::connections(config.max_clients)?.into(),
             timeout_s: config.idle_timeout.map_or(0, |t| t.as_secs().max(1)),
             password: config.password.clone(),
         });

@@ -42,7 +42,7 @@ pub(super) fn into(series: Series, cache: &Path) -> Result<()> {
     let work = tempfile::tempdir_in(cache).map_err(Error::io("create a folder in the cache"))?;
     let apt = Apt::new(work.path(), series.sources())?;
     apt.run("apt-get", &["update", "-qq"]).map_err(failed)?;
-    let packages = apt.newest(series.package()).map_err(failed)?;
+    let packages = apt.kernel_packages(series.package()).map_err(failed)?;
     let download: Vec<_> =
         ["download", "-qq"].into_iter().chain(packages.iter().map(String::as_str)).collect();
     apt.run("apt-get", &download).map_err(failed)?;
@@ -57,7 +57,8 @@ pub(super) fn into(series: Series, cache: &Path) -> Result<()> {
         command("dpkg-deb", &args, work.path()).map_err(failed)?;
     }
     let kept = work.path().join("kept");
-    keep(&whole, &kept)?;
+    let image = image(&whole).ok_or_else(|| failed(format!("{packages:?} have no kernel image")))?;
+    keep(image, &whole, &kept)?;
     let place = cache.join(series.name());
     if place.exists() {
         fs::remove_dir_all(&place).map_err(Error::io(format!("remove {}", place.display())))?;
@@ -75,14 +76,10 @@ pub(super) fn lock(cache: &Path) -> Result<fs::File> {
 }
 
 /// Copies the kernel image, and unpacks the modules that guests may need.
-fn keep(whole: &Path, kept: &Path) -> Result<()> {
-    let create =
-        |folder: &Path| fs::create_dir_all(folder).map_err(Error::io("create a folder in the cache"));
-    if let Some((image, name)) = image(whole) {
-        create(&kept.join("boot"))?;
-        let to = kept.join("boot").join(name);
-        fs::copy(&image, &to).map_err(Error::io("copy the kernel's image"))?;
-    }
+fn keep((image, name): (PathBuf, OsString), whole: &Path, kept: &Path) -> Result<()> {
+    let boot = kept.join("boot");
+    fs::create_dir_all(&boot).map_err(Error::io("create a folder in the cache"))?;
+    fs::copy(&image, boot.join(name)).map_err(Error::io("copy the kernel's image"))?;
     keep_modules(whole, &kept.join(MODULES))
 }
 
@@ -195,9 +192,9 @@ impl<'a> Apt<'a> {
         command(program, &args, self.work)
     }
 
-    /// The packages of the newest kernel: the one on which the empty package `package` depends, and those of its image and
-    /// its modules, which newer kernels have apart from it.
-    fn newest(&self, package: &str) -> Result<Vec<String>, String> {
+    /// The packages of a kernel: the one on which the empty package `package` depends, and those on which that one depends. Newer
+    /// kernels have the image and the modules in separate packages.
+    fn kernel_packages(&self, package: &str) -> Result<Vec<String>, String> {
         let kernel = self.dependencies(package, &["linux-image-"])?;
         let kernel = kernel.into_iter().next().ok_or_else(|| format!("{package} depends on no kernel"))?;
         let mut all = self.dependencies(&kernel, &["linux-binary-", "linux-modules-"])?;
@@ -205,7 +202,7 @@ impl<'a> Apt<'a> {
         Ok(all)
     }
 
-    /// The packages on which a package depends and whose names begin so.
+    /// The packages on which a package depends, and whose names begin with one of `beginnings`.
     fn dependencies(&self, package: &str, beginnings: &[&str]) -> Result<Vec<String>, String> {
         let text = self.run("apt-cache", &["depends", "--no-recommends", "--no-suggests", package])?;
         let depends = text.lines().filter_map(|line| line.trim().strip_prefix("Depends:")).map(str::trim);

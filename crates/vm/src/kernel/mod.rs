@@ -15,20 +15,20 @@ pub enum Series {
     V6_1,
     /// Linux 6.12 of Debian 13, which Debian 12 contains as an additional package.
     V6_12,
-    /// The newest Linux that Debian packages for a release: in the backports of Debian 13.
-    Newest,
+    /// The newest Linux that Debian packages for Debian 13: the one in its backports.
+    Backports,
 }
 
 impl Series {
     /// All series, the oldest first.
-    pub const ALL: [Series; 3] = [Series::V6_1, Series::V6_12, Series::Newest];
+    pub const ALL: [Series; 3] = [Series::V6_1, Series::V6_12, Series::Backports];
 
-    /// The name: `6.1`, `6.12` or `newest`.
+    /// The name: `6.1`, `6.12` or `backports`.
     pub fn name(self) -> &'static str {
         match self {
             Series::V6_1 => "6.1",
             Series::V6_12 => "6.12",
-            Series::Newest => "newest",
+            Series::Backports => "backports",
         }
     }
 
@@ -38,14 +38,14 @@ impl Series {
             Series::V6_1 | Series::V6_12 => {
                 &[("debian", "bookworm"), ("debian-security", "bookworm-security")]
             }
-            Series::Newest => &[("debian", "trixie-backports")],
+            Series::Backports => &[("debian", "trixie-backports")],
         }
     }
 
     /// The package that depends on the newest kernel of the series.
     fn package(self) -> &'static str {
         match self {
-            Series::V6_1 | Series::Newest => "linux-image-cloud-amd64",
+            Series::V6_1 | Series::Backports => "linux-image-cloud-amd64",
             Series::V6_12 => "linux-image-6.12-cloud-amd64",
         }
     }
