@@ -11,8 +11,8 @@
 
 /* Returns the version, as a bit of its slot, that is free once all snapshots that give way are revoked; 0 = none. If
  * there are several, the oldest snapshot decides. `kept` versions are not considered: snapshots that do not give way
- * need them. The function reads the time for each snapshot instead of having it passed, because that takes less of the
- * stack. A snapshot that has begun to give way since `kept` was found has its version in `kept`. */
+ * need them. Each step reads the time for each snapshot instead of having it passed, because that takes less of the
+ * stack. A snapshot that has begun to give way since `kept` was found has its version in `kept`, so it is not revoked. */
 __noinline __u64 revocable_version(__u32 entry, __u64 kept)
 {
 	struct kdb_state *state = kdb_state();
@@ -41,23 +41,30 @@ __noinline __u64 revocable_version(__u32 entry, __u64 kept)
 	return version;
 }
 
-/* Revokes the snapshots that are in the way of a new version. The caller holds the entry's exclusive lock. Returns
- * whether pruning the entry again is worthwhile. `scan` is the entry's state after it was pruned. */
-__noinline int version_reclaim(__u32 entry, struct kdb_scan *scan)
+/* Returns the version, as a bit of its slot, whose snapshots are to be revoked; 0 = none. `newest` is the slot of the newest
+ * committed version, or NO_SLOT. */
+__noinline __u64 version_to_reclaim(__u32 entry, __u32 newest)
 {
 	struct kdb_state *state = kdb_state();
-	__u64 now_ns, kept, version;
+	__u64 kept;
+
+	USE_ARENA();
+	if (!state)
+		return 0;
+	kept = versions_needed(entry, READ_ONCE(state->coarse_ns));
+	if (newest < NO_SLOT)
+		kept |= 1ull << (newest & 63);
+	return revocable_version(entry, kept);
+}
+
+/* Revokes the snapshots that need a version, given as a bit of its slot, and that give way. */
+__noinline int snapshots_revoke(__u32 entry, __u64 version)
+{
+	struct kdb_state *state = kdb_state();
 	__u32 s, high;
 
 	USE_ARENA();
-	if (!state || !scan)
-		return 0;
-	now_ns = READ_ONCE(state->coarse_ns);
-	kept = versions_needed(entry, now_ns);
-	if (scan->newest < NO_SLOT)
-		kept |= 1ull << (scan->newest & 63);
-	version = revocable_version(entry, kept);
-	if (!version)
+	if (!state)
 		return 0;
 	high = READ_ONCE(state->snapshot_high);
 	if (high > KDB_SNAPSHOTS)
@@ -65,11 +72,29 @@ __noinline int version_reclaim(__u32 entry, struct kdb_scan *scan)
 	bpf_for(s, 0, high) {
 		__u64 snapshot = READ_ONCE(state->snapshots[s & (KDB_SNAPSHOTS - 1)]);
 
-		if (snapshot == KDB_SNAPSHOT_REVOKED || !snapshot_gives_way(state, s, snapshot, now_ns))
+		if (snapshot == KDB_SNAPSHOT_REVOKED ||
+		    !snapshot_gives_way(state, s, snapshot, READ_ONCE(state->coarse_ns)))
 			continue;
 		if (version_needed_at(entry, snapshot_timestamp(snapshot)) == version)
 			snapshot_revoke(state, s, snapshot);
 	}
+	return 0;
+}
+
+/* Revokes the snapshots that are in the way of a new version. The caller holds the entry's exclusive lock. Returns
+ * whether pruning the entry again is worthwhile. `scan` is the entry's state after it was pruned. The steps are functions of
+ * their own, because their variables would add up on the stack. */
+__noinline int version_reclaim(__u32 entry, struct kdb_scan *scan)
+{
+	__u64 version;
+
+	USE_ARENA();
+	if (!scan)
+		return 0;
+	version = version_to_reclaim(entry, scan->newest);
+	if (!version)
+		return 0;
+	snapshots_revoke(entry, version);
 	return 1;
 }
 

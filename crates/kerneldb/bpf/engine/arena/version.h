@@ -178,6 +178,17 @@ static __always_inline void version_drop(struct kdb_state *state, __u32 entry, _
 		block_retire(state, block, len, ts);
 }
 
+/* version_drop() for functions whose own variables leave no room on the stack for its variables. */
+__noinline int version_drop_apart(__u32 entry, __u32 slot)
+{
+	struct kdb_state *state = kdb_state();
+
+	USE_ARENA();
+	if (state)
+		version_drop(state, entry, slot);
+	return 0;
+}
+
 static __always_inline __u64 *removal_slot(struct kdb_state *state, __u32 tag)
 {
 	return &state->removed_ts[tag & (KDB_REMOVED_SLOTS - 1)];
@@ -337,7 +348,7 @@ __noinline int version_prune(__u32 entry, struct kdb_scan *scan)
 			__u64 ts = slot_at(entry, i)->ts;
 			if (!ts || (ts & KDB_MARKER) || i == scan->newest || (needed & (1ull << (i & 63))))
 				continue;
-			version_drop(state, entry, i);
+			version_drop_apart(entry, i);
 			kdb_stats(state)->versions_pruned++;
 		}
 		version_scan(entry, scan);
@@ -347,7 +358,7 @@ __noinline int version_prune(__u32 entry, struct kdb_scan *scan)
 		removal_note(state, entry, scan->newest_ts);
 		e->changes++;
 		barrier();
-		version_drop(state, entry, scan->newest);
+		version_drop_apart(entry, scan->newest);
 		/* `changes` is bumped again for a reader that began between the two steps. It may have loaded the
 		 * tombstone's timestamp before the drop, and may load the value of the slot's next version after it. */
 		barrier();
