@@ -65,7 +65,7 @@ static __always_inline void gc_queue(__u32 entry)
 
 /* Prunes an entry after a commit or roll-back, before its exclusive lock is released. `scan` is memory for its
  * state. */
-__noinline int entry_prune(__u32 entry, struct kdb_scan *scan)
+static __always_inline int entry_prune(__u32 entry, struct kdb_scan *scan)
 {
 	USE_ARENA();
 	if (!scan)
