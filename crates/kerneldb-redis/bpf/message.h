@@ -35,9 +35,12 @@ static __always_inline int srv_trim(struct sk_msg_md *msg, __u32 from, __u32 len
 		d;                                                                                 \
 	})
 
+/* Copies the word at offset `at`. The compiler must not leave the mask out where it knows more about `at` than the verifier. */
 #define SRV_PUT(msg, src, at, type, mask)                                                          \
 	({                                                                                         \
-		__u32 q = (at) & (mask);                                                           \
+		__u32 q = (at);                                                                    \
+		opaque(q);                                                                         \
+		q &= (mask);                                                                       \
 		const type *s = (const type *)&(src)[q];                                           \
 		type *to = SRV_DATA(msg, q, sizeof(type), break);                                  \
 		opaque(s);                                                                         \
