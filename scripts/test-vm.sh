@@ -29,7 +29,7 @@ one_processor_tests=(bufpool/waiting bufpool/limits)
 # Tests of the database on hash maps, which is for kernels before 6.14; and some of those in arenas, which newer kernels have. In software
 # it takes ten seconds until the kernel has verified the programs of a server in arenas, and most tests start several.
 hash_map_tests=(kerneldb/hashmap kerneldb/operators kerneldb-redis/server_hash_map kerneldb-redis/verifier)
-arena_tests=(kerneldb/procedures kerneldb-redis/server_protocol kerneldb-redis/verifier)
+arena_tests=(kerneldb-redis/server_protocol kerneldb-redis/verifier)
 # Tests that run natively only, of the crates that have an engine in ring 0: files without a pool; loop devices, for which
 # the guests have no tools; processes that are killed, and many operations of one thread, both of which take minutes there;
 # the page provider and page sizes, which the engine in ring 0 does not have;
