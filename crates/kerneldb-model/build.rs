@@ -4,25 +4,15 @@
 use std::{
     env, fs,
     path::{Path, PathBuf},
-    process::Command,
 };
 
 #[path = "src/mutants.rs"]
 mod mutants;
+#[allow(dead_code, reason = "the options are for eBPF")]
+#[path = "../kerneldb/src/toolchain.rs"]
+mod toolchain;
 
 use mutants::{MUTANTS, Mutant};
-
-fn clang() -> String {
-    println!("cargo:rerun-if-env-changed=CLANG");
-    let candidates =
-        env::var("CLANG").into_iter().chain(["clang-19", "clang-20", "clang-21", "clang"].map(String::from));
-    for candidate in candidates {
-        if Command::new(&candidate).arg("--version").output().is_ok_and(|out| out.status.success()) {
-            return candidate;
-        }
-    }
-    panic!("clang is needed to compile the engine for the model checker: run `make setup`, or set CLANG");
-}
 
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
@@ -93,7 +83,11 @@ fn main() {
     println!("cargo:rerun-if-changed=src/mutants.rs");
     println!("cargo:rerun-if-changed={}", bpf.join("engine").display());
     println!("cargo:rerun-if-changed={}", bpf.join("include").display());
-    let clang = clang();
+    println!("cargo:rerun-if-env-changed=CLANG");
+    let clang = toolchain::clang();
+    let clang = clang.expect(
+        "clang is needed to compile the engine for the model checker: run `make setup`, or set CLANG",
+    );
 
     compile("engine", &bpf, &clang, &root);
     let mut externs = String::from("    static kdb_model_engine: Table;\n");

@@ -26,7 +26,7 @@ fn main() {
     let clang = variable("DEP_BEDPLATE_KERNELDB_CLANG");
     println!("cargo:rerun-if-changed=bpf");
     println!("cargo:rerun-if-changed={}", variable("DEP_BEDPLATE_KERNELDB_BPF"));
-    // What the verifier's work depends on; the test `verifier` has records of it.
+    // The test `verifier` has a record for each version of the compiler.
     println!("cargo:rustc-env=BEDPLATE_CLANG_VERSION={}", major_version(&clang));
 
     for (source, name) in [("bpf/server.bpf.c", "server_arena"), ("bpf/local.bpf.c", "local_path_arena")] {

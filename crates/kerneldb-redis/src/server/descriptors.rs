@@ -5,12 +5,13 @@
 
 use std::fs;
 
+use bedplate_kerneldb::{Error, Result};
 use rustix::process::{Resource, getrlimit};
 
 use crate::limits::DESCRIPTORS_RESERVED;
-use bedplate_kerneldb::{Error, Result};
 
-const ADVICE: &str = "raise its hard limit on open files (LimitNOFILE= of a service, `ulimit -Hn` as root)";
+const ADVICE: &str =
+    "raise its limit on open files (LimitNOFILE= of a service, `ulimit -n` in a shell of root)";
 
 /// The most connections at once, if `wanted` are to be possible and `open` of `limit` descriptors are in use.
 fn connections_within(limit: u64, open: u64, wanted: u32) -> u32 {

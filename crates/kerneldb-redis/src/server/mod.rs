@@ -18,8 +18,8 @@
 //! `listener`, `local` (the fast path of local clients), `client` (one connection),
 //! `event_loop` (the thread), `dialogue` and `backend` (the seam to the command layer
 //! and to the database), `workers` (scheduling of the kernel's senders), `activity` and `idle` (the load that decides it),
-//! `admin_tasks` (checkpoints, verifications and libraries), `gate` (pauses), `wake`, `stats`, `statistics` (for INFO), `config`, `descriptors` (the connections
-//! that the limit on open files allows).
+//! `admin_tasks` (checkpoints, verifications and libraries), `gate` (pauses), `wake`, `stats`,
+//! `statistics` (for INFO), `config`, `descriptors` (the number of connections that the limit on open files allows).
 
 mod activity;
 mod admin_tasks;

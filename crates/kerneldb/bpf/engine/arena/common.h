@@ -64,17 +64,13 @@ static __always_inline void gc_queue(__u32 entry)
 }
 
 /* Prunes an entry after a commit or roll-back, before its exclusive lock is released. `scan` is memory for its
- * state. */
-static __always_inline int entry_prune(__u32 entry, struct kdb_scan *scan)
+ * state. This is no function of its own, because a program has at most eight of them on the stack. */
+static __always_inline void entry_prune(__u32 entry, struct kdb_scan *scan)
 {
-	USE_ARENA();
-	if (!scan)
-		return 0;
 	version_scan(entry, scan);
 	version_prune(entry, scan);
 	if (scan->others || scan->newest == NO_SLOT || !slot_at(entry, scan->newest)->block)
 		gc_queue(entry);
-	return 0;
 }
 
 static __always_inline void unlock_exclusive(__u32 entry)
