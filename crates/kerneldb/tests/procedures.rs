@@ -9,6 +9,8 @@ use bedplate_kerneldb::{
 use common::{can_run, has_arenas, hash_maps, small};
 
 const CONFLICT: u32 = 16;
+/// A latch was not acquired within the time that a program waits: whoever holds it has lost its processor.
+const BUSY: u32 = 24;
 
 fn key(table: u8, id: u64, bytes: usize) -> Vec<u8> {
     let word = u64::from(table) | id << 8;
@@ -88,8 +90,9 @@ fn concurrent_votes_are_serializable() {
                     for i in 0..5000u64 {
                         match vote.run(&mut s, &[2_120_000_000 + i % 7, 1 + i % 12, u64::MAX]).unwrap() {
                             0 => counted += 1,
-                            status => assert_eq!(status, CONFLICT),
+                            status => assert!(matches!(status, CONFLICT | BUSY), "status {status}"),
                         }
+                        assert!(!s.in_transaction());
                     }
                     counted
                 })
