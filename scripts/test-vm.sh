@@ -90,12 +90,12 @@ run() {
   "${CARGO_TARGET_DIR:-target}/debug/bedplate" vm test --kernel "$kernel" "$@" "${binaries[@]}"
 }
 # A guest has all these binaries in its memory, twice while it boots.
-options=(--memory 6G --timeout 15m)
+options=(--memory 6G --timeout 40m)
 for guest in "${guests[@]}"; do
   case $guest in
   6.1) run "$guest" "${interface_tests[@]}" "${hash_map_tests[@]}" -- "${options[@]}" ;;
   backports) run "$guest" 'ring0/*' "${arena_tests[@]}" -- "${options[@]}" ;;
   *) run "$guest" "${interface_tests[@]}" "${library_tests[@]}" "${hash_map_tests[@]}" -- "${options[@]}" ;;
   esac
-  if [[ $guest != backports ]]; then run "$guest" "${one_processor_tests[@]}" -- --timeout 4m --cpus 1; fi
+  if [[ $guest != backports ]]; then run "$guest" "${one_processor_tests[@]}" -- --timeout 10m --cpus 1; fi
 done
