@@ -14,6 +14,9 @@ use std::{
 
 use libbpf_cargo::SkeletonBuilder;
 
+#[path = "src/library_file.rs"]
+#[allow(dead_code, reason = "files are only written here")]
+mod library_file;
 #[path = "src/toolchain.rs"]
 mod toolchain;
 
@@ -63,9 +66,7 @@ fn main() {
     println!("cargo:system={system}");
     embed_headers(&root.join("bpf"), &out);
     let generated = out.join("include");
-    // The hash-map engine is for kernels without arenas, which do not know the v4 instruction set either.
-    let arena = toolchain::ARENA;
-    let hashmap = ["-DKDB_ENGINE_HASHMAP", "-mcpu=v3"];
+    let (arena, hashmap) = (toolchain::ARENA, toolchain::HASH_MAPS);
     for (source, name, engine) in [
         ("bpf/calls.bpf.c", "calls_arena", arena),
         ("bpf/calls.bpf.c", "calls_hashmap", hashmap),
@@ -74,7 +75,9 @@ fn main() {
         ("bpf/examples/voter.bpf.c", "voter", arena),
         ("bpf/examples/voter.bpf.c", "voter_hashmap", hashmap),
         ("bpf/examples/voter_procedures.bpf.c", "voter_procedures", arena),
+        ("bpf/examples/voter_procedures.bpf.c", "voter_procedures_hashmap", hashmap),
         ("bpf/examples/accounts.bpf.c", "accounts", arena),
+        ("bpf/examples/accounts.bpf.c", "accounts_hashmap", hashmap),
     ] {
         let folders = [include.as_os_str(), generated.as_os_str(), OsStr::new(&system)];
         let folders = folders.into_iter().flat_map(|folder| [OsStr::new("-I"), folder]);
@@ -86,6 +89,13 @@ fn main() {
             .obj(out.join(format!("{name}.bpf.o")))
             .build()
             .unwrap_or_else(|e| panic!("{source}: {e:#}"));
+    }
+
+    for library in ["voter_procedures", "accounts"] {
+        let object =
+            |name: &str| std::fs::read(out.join(format!("{name}.bpf.o"))).expect("an object of this build");
+        let file = library_file::join(&object(library), &object(&format!("{library}_hashmap")));
+        std::fs::write(out.join(format!("{library}.o")), file).expect("write a library");
     }
 
     let headers = ["linux/types.h", "bedplate/layout.h", "bedplate/calls.h", "bedplate/abi.h"];

@@ -85,7 +85,11 @@ fn mistakes_are_errors_of_one_line() {
     let source = folder.path().join("wrong.c");
     std::fs::write(&source, "#include <bedplate/procedure.h>\nnonsense").unwrap();
     let wrong = build(&source);
-    assert!(!wrong.status.success() && text(&wrong).contains("wrong.c does not compile"), "{}", text(&wrong));
+    assert!(
+        !wrong.status.success() && text(&wrong).contains("wrong.c: the compiler refuses"),
+        "{}",
+        text(&wrong)
+    );
     assert!(!folder.path().join("wrong.o").exists());
 }
 

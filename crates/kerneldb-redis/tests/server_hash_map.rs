@@ -1,5 +1,6 @@
 //! A server of a database on hash maps, whose event loop executes every command. Kernels before Linux 6.14 run this server.
 
+mod calls;
 mod common;
 mod server;
 
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bedplate_kerneldb::testing::SimulatedDisk;
 use bedplate_kerneldb::wal::WalConfig;
-use bedplate_kerneldb::{Config, Durability, EngineKind, StoreConfig, VALUE_MAX};
+use bedplate_kerneldb::{ACCOUNTS, Config, Durability, EngineKind, StoreConfig, VALUE_MAX};
 use bedplate_kerneldb_redis::server::{Server, ServerConfig};
 use common::can_run;
 use server::{Client, Random, Running, bulk, config, eventually, no_checkpoints, request, start_on, words};
@@ -71,12 +72,21 @@ fn the_event_loop_answers_everything() {
     c.ask("GET t", "+QUEUED");
     c.ask("EXEC", "*2\r\n:8\r\n$1\r\n8");
 
-    c.send(&words("CALL account_balance a"));
-    assert!(c.lines(1)[0].starts_with("-ERR"), "there are no procedures");
     c.send(&words("BEDPLATE VERIFY"));
     let report = c.lines(2).remove(1);
     assert!(report.starts_with("sound: 2 keys"), "{report}");
     drop((c, other, third));
+    running.finish();
+}
+
+#[test]
+fn the_event_loop_runs_procedures() {
+    if !can_run() {
+        return;
+    }
+    let running = start(config());
+    running.db.load_library("accounts", ACCOUNTS, false).unwrap();
+    calls::converse(&mut running.client());
     running.finish();
 }
 

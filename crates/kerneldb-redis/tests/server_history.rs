@@ -24,7 +24,7 @@ use server::Random;
 /// Number of runs of the server after which clients use new keys.
 const RUNS_WITH_THE_SAME_KEYS: usize = 3;
 
-const MIX: Mix = Mix { calls: true, hang_ups: true, read_only_percent: 15, pause_ms: 3 };
+const MIX: Mix = Mix { hang_ups: true, read_only_percent: 15, pause_ms: 3 };
 
 /// Splits a number of transactions into runs of the server.
 fn runs(transactions: usize, least: usize, most: usize) -> (usize, usize) {
@@ -89,7 +89,7 @@ fn transactions_on_hash_maps_are_serial_through_power_failures() {
     }
     let engine = EngineKind::HashMap;
     let variant = Variant { engine, partitions: 1, versions: 4, snapshot_grace_ms: 3000, way: 0 };
-    fail_power(variant, Mix { calls: false, ..MIX });
+    fail_power(variant, MIX);
 }
 
 /// Records a history of a server whose power fails several times, and checks it.

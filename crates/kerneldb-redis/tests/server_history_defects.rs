@@ -24,7 +24,7 @@ const TRANSACTIONS_BETWEEN_CHECKS: usize = 1000;
 /// Few versions and snapshots that give way at once, so that readers whose transactions pause lose their snapshots.
 const VARIANT: Variant =
     Variant { engine: EngineKind::Arena, partitions: 1, versions: 2, snapshot_grace_ms: 1, way: 0 };
-const MIX: Mix = Mix { calls: true, hang_ups: false, read_only_percent: 30, pause_ms: 10 };
+const MIX: Mix = Mix { hang_ups: false, read_only_percent: 30, pause_ms: 10 };
 
 /// Runs a server until the checker finds an anomaly, or until the clients have run `limit` transactions. The server's
 /// programs of these names are replaced. `kernel_path`: whether the kernel answers.

@@ -1,5 +1,6 @@
 //! CALL and PROC over the Redis port: replies, transactions, loading by clients, and what a restart keeps.
 
+mod calls;
 mod common;
 mod server;
 
@@ -12,75 +13,6 @@ use bedplate_kerneldb_redis::server::{Server, ServerConfig};
 use common::{can_run, small};
 use server::{Client, config, no_checkpoints, start, start_with, ways, words};
 
-/// Commands with their replies, in the order in which one client sends them.
-const CONVERSATION: &[(&str, &str)] = &[
-    ("CALL account_open ann 100", "+OK"),
-    ("CALL account_open bob 5", "+OK"),
-    ("CALL account_open bob 5", "-EXISTS the account exists already"),
-    ("CALL account_transfer ann bob 30", ":70"),
-    ("GET bob", "$2\r\n35"),
-    ("CALL account_balance bob", "$2\r\n35"),
-    ("CALL account_balance eve", "$-1"),
-    // The first account is written before the second one is found to be missing.
-    ("CALL account_transfer ann eve 1", "-NOACCOUNT there is no such account"),
-    ("GET ann", "$2\r\n70"),
-    ("CALL account_transfer ann", "-ERR wrong number of arguments for the procedure"),
-    ("CALL", "-ERR wrong number of arguments for 'call' command"),
-    ("CALL nothing", "-ERR there is no procedure nothing"),
-    ("CALL ACCOUNT_OPEN x 1", "-ERR there is no procedure ACCOUNT_OPEN"),
-    // Queued.
-    ("MULTI", "+OK"),
-    ("CALL account_transfer ann bob 1", "+QUEUED"),
-    ("INCRBY ann 10", "+QUEUED"),
-    ("CALL account_balance ann", "+QUEUED"),
-    ("EXEC", "*3\r\n:69\r\n:79\r\n$2\r\n79"),
-    // A refusal without effects leaves the rest of the queue.
-    ("MULTI", "+OK"),
-    ("CALL account_transfer ann bob 5000", "+QUEUED"),
-    ("SET other 1", "+QUEUED"),
-    ("EXEC", "*2\r\n-OVERDRAWN the balance is too low\r\n+OK"),
-    // So do mistakes of the client.
-    ("MULTI", "+OK"),
-    ("CALL nothing", "+QUEUED"),
-    ("CALL account_balance 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17", "+QUEUED"),
-    ("SET other 1", "+QUEUED"),
-    (
-        "EXEC",
-        "*3\r\n-ERR there is no procedure nothing\r\n\
-         -ERR a call has at most 16 arguments, of 65536 bytes together\r\n+OK",
-    ),
-    // A refusal with effects rolls all of it back.
-    ("MULTI", "+OK"),
-    ("SET other 2", "+QUEUED"),
-    ("CALL account_transfer ann eve 1", "+QUEUED"),
-    ("EXEC", "-EXECABORT Transaction rolled back: NOACCOUNT there is no such account"),
-    ("MGET ann other", "*2\r\n$2\r\n79\r\n$1\r\n1"),
-    // In a client's transaction.
-    ("BEGIN", "+OK"),
-    ("CALL account_transfer ann bob 9", ":70"),
-    ("CALL account_transfer ann bob 71", "-OVERDRAWN the balance is too low"),
-    ("GET ann", "$2\r\n70"),
-    ("COMMIT", "+OK"),
-    ("BEGIN", "+OK"),
-    ("SET other 3", "+OK"),
-    ("CALL account_transfer ann eve 1", "-NOACCOUNT there is no such account"),
-    ("CALL account_balance ann", "-TXFAILED the transaction has failed and can only be rolled back"),
-    ("ROLLBACK", "+OK"),
-    ("GET other", "$1\r\n1"),
-    ("BEGIN READ ONLY", "+OK"),
-    ("CALL account_balance ann", "$2\r\n70"),
-    ("CALL account_open eve 1", "-ERR operation not allowed in this transaction state"),
-    ("CALL account_balance ann", "$2\r\n70"),
-    ("COMMIT", "+OK"),
-    // WATCH.
-    ("WATCH ann", "+OK"),
-    ("CALL account_transfer ann bob 1", ":69"),
-    ("MULTI", "+OK"),
-    ("CALL account_transfer ann bob 1", "+QUEUED"),
-    ("EXEC", "*-1"),
-    ("DEL ann bob other", ":3"),
-];
-
 #[test]
 fn calls_have_the_same_replies_in_every_way_of_answering() {
     if !can_run() {
@@ -89,16 +21,7 @@ fn calls_have_the_same_replies_in_every_way_of_answering() {
     for way in ways() {
         let running = start(way);
         running.db.load_library("accounts", ACCOUNTS, false).unwrap();
-        let mut client = running.client();
-        for (line, reply) in CONVERSATION {
-            client.ask(line, reply);
-        }
-        // The same in one packet.
-        client.send(&CONVERSATION.iter().flat_map(|(line, _)| words(line)).collect::<Vec<u8>>());
-        for (_, reply) in CONVERSATION {
-            client.expect(format!("{reply}\r\n").as_bytes());
-        }
-        drop(client);
+        calls::converse(&mut running.client());
         running.finish();
     }
 }
@@ -139,12 +62,26 @@ KDB_PROCEDURE(large)
 }
 "#;
 
+/// A library with a procedure and a handler.
+const HANDLERS: &str = r#"
+#include <bedplate/handler.h>
+KDB_LICENSE("Dual MIT/GPL");
+KDB_PROCEDURE(nothing)
+{
+	return KDB_OK;
+}
+KDB_TIMER_HANDLER(tick)
+{
+	return KDB_OK;
+}
+"#;
+
 fn compile(folder: &Path, name: &str, text: &str) -> Vec<u8> {
     let headers = folder.join("headers");
     sdk::write_headers(&headers).unwrap();
     let (source, object) = (folder.join(format!("{name}.c")), folder.join(format!("{name}.o")));
     std::fs::write(&source, text).unwrap();
-    assert!(sdk::compiler(&headers, &source, &object).unwrap().status().unwrap().success());
+    sdk::build(&headers, &source, &object, &[]).unwrap();
     std::fs::read(&object).unwrap()
 }
 
@@ -490,8 +427,8 @@ fn procedures_are_replaced_while_clients_call_them() {
     running.finish();
 }
 
-/// A library that a client has loaded is there again after a restart, and one that was removed is not. A server on hash maps,
-/// which has no procedures, leaves the libraries where they are.
+/// A library that a client has loaded is there again after a restart, with either engine, and one that was removed is not. A library that
+/// this engine cannot have stays where it is.
 #[test]
 fn a_restart_keeps_data_and_libraries() {
     if !can_run() {
@@ -499,6 +436,8 @@ fn a_restart_keeps_data_and_libraries() {
     }
     let folder = tempfile::tempdir().unwrap();
     let file = object(folder.path(), "accounts.bpf.o");
+    let handlers = folder.path().join("handlers.o");
+    std::fs::write(&handlers, compile(folder.path(), "handlers", HANDLERS)).unwrap();
     let data = folder.path().join("data");
     let open = |engine| {
         let wal = bedplate_kerneldb::wal::WalConfig { durability: Durability::Async, ..Default::default() };
@@ -525,14 +464,24 @@ fn a_restart_keeps_data_and_libraries() {
     close(parts);
     let mut parts = open(EngineKind::HashMap);
     parts.2.ask("GET ann", "$1\r\n7");
-    parts.2.ask("PROC LIST", "*0");
-    parts.2.send(&words(&format!("PROC REPLACE {}", file.display())));
+    parts.2.ask("CALL account_balance ann", "$1\r\n7");
+    parts.2.ask(&format!("PROC REPLACE {}", file.display()), NAMES);
+    parts.2.ask("CALL account_open bob 8", "+OK");
+    parts.2.send(&words(&format!("PROC LOAD {}", handlers.display())));
     let refused = parts.2.lines(1).remove(0);
-    assert!(refused.contains("need the arena engine"), "{refused}");
+    assert!(refused.contains("handlers need the arena engine"), "{refused}");
+    close(parts);
+    // An object that a compiler has written has nothing for hash maps.
+    let library = data.join("procedures/accounts.o");
+    let bytes = std::fs::read(&library).unwrap();
+    std::fs::write(&library, &bytes[..bytes.len() - 16]).unwrap();
+    let mut parts = open(EngineKind::HashMap);
+    parts.2.ask("PROC LIST", "*0");
+    parts.2.ask("GET bob", "$1\r\n8");
     close(parts);
     std::fs::remove_file(&file).unwrap();
     let mut parts = open(EngineKind::Arena);
-    parts.2.ask("CALL account_balance ann", "$1\r\n7");
+    parts.2.ask("CALL account_balance bob", "$1\r\n8");
     parts.2.ask("PROC UNLOAD accounts", "*1\r\n$8\r\naccounts");
     close(parts);
     // A file that the kernel does not take, and what a crash while loading has left, do not keep the data from being served.

@@ -21,6 +21,7 @@ mod expirer;
 pub mod fuzzing;
 mod hash;
 mod layout;
+mod library_file;
 pub mod limits;
 mod random;
 pub mod sdk;

@@ -2,11 +2,12 @@
 //!
 //! The headers are those of this build, so an object fits the database that this build makes.
 
+use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{Error, Result, toolchain};
+use crate::{EngineKind, Error, Result, library_file, toolchain};
 
 /// The engine's headers: paths below the folder of headers, and contents.
 const HEADERS: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/headers.rs"));
@@ -40,19 +41,56 @@ pub fn write_headers(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The command that compiles a C file with procedures into an object for
-/// [`Database::load_library`](crate::Database::load_library). [`write_headers`] has written `headers`.
+/// Compiles a C file with procedures and handlers into a library for [`Database::load_library`](crate::Database::load_library), which a
+/// database of either engine loads. [`write_headers`] has written `headers`. `options` are further ones of the compiler, whose messages
+/// go to the standard error.
+///
+/// # Errors
+///
+/// [`Error::Io`] if there is no clang or a file cannot be written; [`Error::Library`] if the compiler refuses the source.
+pub fn build(headers: &Path, source: &Path, library: &Path, options: &[&str]) -> Result<()> {
+    let object_for = |engine| -> Result<Vec<u8>> {
+        let (name, end) = match engine {
+            EngineKind::Arena => ("arena", ".arena.partial"),
+            EngineKind::HashMap => ("hash-map", ".hash-map.partial"),
+        };
+        let mut object = library.as_os_str().to_owned();
+        object.push(end);
+        let object = PathBuf::from(object);
+        let mut compiler = compiler(engine, headers, source, &object)?;
+        compiler.args(options);
+        if engine == EngineKind::HashMap {
+            // The same warnings have been printed for the other engine.
+            compiler.arg("-w");
+        }
+        let status = compiler.status().map_err(|error| Error::io("cannot run clang", error))?;
+        if !status.success() {
+            return Err(Error::Library(format!("the compiler refuses the source for the {name} engine")));
+        }
+        let elf = fs::read(&object).map_err(|error| Error::io("cannot read the compiler's output", error))?;
+        let _ = fs::remove_file(&object);
+        Ok(elf)
+    };
+    let file = library_file::join(&object_for(EngineKind::Arena)?, &object_for(EngineKind::HashMap)?);
+    fs::write(library, file).map_err(|error| Error::io(format!("cannot write {}", library.display()), error))
+}
+
+/// The command that compiles a C file with procedures into an object for one engine. [`write_headers`] has written `headers`.
 ///
 /// # Errors
 ///
 /// [`Error::Io`] if there is no clang.
-pub fn compiler(headers: &Path, source: &Path, object: &Path) -> Result<Command> {
+pub fn compiler(engine: EngineKind, headers: &Path, source: &Path, object: &Path) -> Result<Command> {
     let clang = toolchain::clang().ok_or_else(|| {
         let text = "there is none: install clang 19 or newer, or set CLANG";
         Error::io("cannot run clang", io::Error::new(io::ErrorKind::NotFound, text))
     })?;
     let mut command = Command::new(clang);
-    command.args(["-target", "bpf"]).args(toolchain::OPTIONS).args(toolchain::ARENA);
+    let engine = match engine {
+        EngineKind::Arena => toolchain::ARENA,
+        EngineKind::HashMap => toolchain::HASH_MAPS,
+    };
+    command.args(["-target", "bpf"]).args(toolchain::OPTIONS).args(engine);
     for include in INCLUDES {
         command.arg("-I").arg(headers.join(include));
     }

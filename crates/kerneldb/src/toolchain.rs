@@ -8,6 +8,9 @@ pub const OPTIONS: [&str; 4] = ["-O2", "-g", "-Wall", "-Wno-unused-function"];
 /// Options for programs on the arena engine.
 pub const ARENA: [&str; 2] = ["-DKDB_ENGINE_ARENA", "-mcpu=v4"];
 
+/// Options for programs on the hash-map engine. It is for kernels without arenas, which do not know the instruction set v4 either.
+pub const HASH_MAPS: [&str; 2] = ["-DKDB_ENGINE_HASHMAP", "-mcpu=v3"];
+
 /// Compilers that are tried, unless the environment variable CLANG names one. Clang 19 is the first that knows the address spaces
 /// of arenas and the instruction set v4.
 const CLANGS: [&str; 5] = ["clang-19", "clang-20", "clang-21", "clang-22", "clang"];

@@ -22,10 +22,9 @@ fn compiled(names: &[&str]) -> Vec<u8> {
     sdk::write_headers(folder.path()).unwrap();
     let object = folder.path().join("handlers.o");
     let source = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/libraries/handlers.bpf.c"));
-    let mut compiler = sdk::compiler(folder.path(), source, &object).unwrap();
-    compiler.args(names.iter().map(|name| format!("-DWITH_{name}")));
-    let output = compiler.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let options: Vec<_> = names.iter().map(|name| format!("-DWITH_{name}")).collect();
+    let options: Vec<_> = options.iter().map(String::as_str).collect();
+    sdk::build(folder.path(), source, &object, &options).unwrap();
     std::fs::read(object).unwrap()
 }
 

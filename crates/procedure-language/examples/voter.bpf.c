@@ -25,7 +25,7 @@ KDB_PROCEDURE(vote)
 	KDB_TRY(kdb_argument_integer(p, 2, &limit));
 	if (limit < 0 || limit > 1000000)
 		return kdb_refuse(p, "ERR limit must be 0 to 1000000");
-	KDB_TRY(key(p, "a", phone / 10000000));
+	KDB_TRY(key(p, "a", (__u64)phone / 10000000));
 	if (KDB_TRY(kdb_read(p)) == KDB_NOT_FOUND)
 		return kdb_reply_integer(p, 1);
 	KDB_TRY(key(p, "c", contestant));

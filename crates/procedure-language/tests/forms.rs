@@ -6,8 +6,8 @@ mod common;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use bedplate_kerneldb::{ACCOUNTS, Database, Error, Reply, Session, SetOptions, VOTER, Written};
-use common::{can_run, compiled, contents, database, example, object, seed};
+use bedplate_kerneldb::{ACCOUNTS, Database, EngineKind, Error, Reply, Session, SetOptions, VOTER, Written};
+use common::{can_run, compiled, contents, database, database_on, databases, example, object, seed};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
 /// `accounts.kdb`, compiled once.
@@ -60,13 +60,15 @@ fn accounts_are_those_of_the_example_in_c() {
     if !can_run() {
         return;
     }
-    let databases = [ACCOUNTS, accounts()].map(|form| {
-        let database = database();
+    let (arenas, hash_maps) = (EngineKind::Arena, EngineKind::HashMap);
+    let forms = [(ACCOUNTS, arenas), (accounts(), arenas), (ACCOUNTS, hash_maps), (accounts(), hash_maps)];
+    let databases = forms.map(|(form, engine)| {
+        let database = database_on(engine);
         let names = database.load_library("accounts", form, false).unwrap();
         assert_eq!(names, ["account_balance", "account_open", "account_transfer"]);
         database
     });
-    assert_eq!(databases[0].procedures(), databases[1].procedures());
+    assert!(databases[1..].iter().all(|database| database.procedures() == databases[0].procedures()));
     let mut sessions = databases.each_ref().map(|database| database.session().unwrap());
     let mut rng = SmallRng::seed_from_u64(seed());
     let mut outcomes: BTreeMap<String, u32> = BTreeMap::new();
@@ -96,7 +98,7 @@ fn accounts_are_those_of_the_example_in_c() {
                 let missing =
                     |session: &mut Session| session.delete(&key).unwrap() == Written::ConditionFailed;
                 let missing = sessions.each_mut().map(missing);
-                assert_eq!(missing[0], missing[1]);
+                assert!(missing.iter().all(|other| *other == missing[0]), "{missing:?}");
                 continue;
             }
             _ => ("account_transfer", vec![name(&mut rng), name(&mut rng), amount(&mut rng)]),
@@ -105,23 +107,29 @@ fn accounts_are_those_of_the_example_in_c() {
             arguments.push(b"1".to_vec());
         }
         let replies = sessions.each_mut().map(|session| call(session, procedure, &arguments));
-        assert_eq!(replies[0], replies[1], "round {round}: {procedure} {arguments:?}");
+        assert!(
+            replies.iter().all(|reply| *reply == replies[0]),
+            "round {round}: {procedure} {arguments:?}: {replies:?}"
+        );
         let kind = replies[1].split([' ', '(']).next().unwrap().to_owned();
         *outcomes.entry(kind).or_default() += 1;
     }
-    assert_eq!(contents(&databases[0]), contents(&databases[1]));
+    let expected = contents(&databases[0]);
+    assert!(databases[1..].iter().all(|database| contents(database) == expected));
     for outcome in ["Ok", "Nil", "Integer", "Value", "EXISTS", "NOACCOUNT", "OVERDRAWN", "ERR"] {
         assert!(outcomes.contains_key(outcome), "{outcome} is missing: {outcomes:?}");
     }
     databases.iter().for_each(|database| assert!(database.verify().unwrap().keys > 0));
     // The language checks lengths that the example in C leaves to the engine.
-    let [c, language] = &mut sessions;
+    let [c, language, c_on_hash_maps, language_on_hash_maps] = &mut sessions;
     for name in [&b""[..], &[b'x'; 256]] {
-        assert!(matches!(c.call("account_balance", &[name]), Err(Error::TooLarge(_))));
-        assert_eq!(
-            comparable(language.call("account_balance", &[name])),
-            "ERR name must have 1 to 255 bytes"
-        );
+        for c in [&mut *c, c_on_hash_maps] {
+            assert!(matches!(c.call("account_balance", &[name]), Err(Error::TooLarge(_))));
+        }
+        for language in [&mut *language, language_on_hash_maps] {
+            let reply = comparable(language.call("account_balance", &[name]));
+            assert_eq!(reply, "ERR name must have 1 to 255 bytes");
+        }
     }
 }
 
@@ -183,14 +191,18 @@ fn votes_are_those_of_the_example_in_c() {
         return;
     }
     let [c, by_hand, language] = std::array::from_fn(|_| database());
+    let on_hash_maps = database_on(EngineKind::HashMap);
     fill(&c, c_key);
     fill(&by_hand, |table, number, _| language_key(table, number));
     fill(&language, |table, number, _| language_key(table, number));
+    fill(&on_hash_maps, |table, number, _| language_key(table, number));
     let application = c.load_application(VOTER, 0).unwrap();
     let direct = application.procedure("voter_direct").unwrap();
     by_hand.load_library("voter", &object(&example("voter.bpf.c")), false).unwrap();
-    language.load_library("voter", &compiled(&example("voter.kdb")), false).unwrap();
-    let mut sessions = [&c, &by_hand, &language].map(|database| database.session().unwrap());
+    let voter = compiled(&example("voter.kdb"));
+    language.load_library("voter", &voter, false).unwrap();
+    on_hash_maps.load_library("voter", &voter, false).unwrap();
+    let mut sessions = [&c, &by_hand, &language, &on_hash_maps].map(|database| database.session().unwrap());
     let mut rng = SmallRng::seed_from_u64(seed());
     let mut outcomes = [0; 4];
     for _ in 0..6000 {
@@ -206,10 +218,11 @@ fn votes_are_those_of_the_example_in_c() {
     }
     assert!(outcomes.iter().all(|count| *count > 0), "{outcomes:?}");
     assert_eq!(contents(&by_hand), contents(&language));
+    assert_eq!(contents(&on_hash_maps), contents(&language));
     assert_eq!(c_rows(&c), language_rows(&language));
     for wrong in [["-1", "1", "1"], ["10000000000", "1", "1"], ["1", "1000001", "1"], ["1", "1", "x"]] {
-        let replies = [1, 2].map(|form| call(&mut sessions[form], "vote", &strings(&wrong)));
-        assert!(replies[0] == replies[1] && replies[0].starts_with("ERR "), "{replies:?}");
+        let replies = [1, 2, 3].map(|form| call(&mut sessions[form], "vote", &strings(&wrong)));
+        assert!(replies[1..] == [&*replies[0]; 2] && replies[0].starts_with("ERR "), "{replies:?}");
     }
 }
 
@@ -286,66 +299,70 @@ fn orders_and_inventory_are_those_of_a_model() {
     if !can_run() {
         return;
     }
-    let database = database();
-    database.load_library("others", others(), false).unwrap();
-    let mut session = database.session().unwrap();
-    let mut rng = SmallRng::seed_from_u64(seed());
-    let (mut model, mut outcomes) = (Stock::default(), BTreeMap::<String, u32>::new());
-    for _ in 0..8000 {
-        let mut pick = |of: &[&str]| of[rng.random_range(0..of.len())].to_owned();
-        let warehouses = [pick(&["north", "south"]), pick(&["north", "south"])];
-        let item = pick(&["bolt", "nut", "gear"]);
-        let quantity = rng.random_range(0..12i64).to_string();
-        let order = rng.random_range(1..40i64).to_string();
-        let [from, to] = warehouses;
-        let (name, arguments) = match rng.random_range(0..14) {
-            0 => ("stock_add", vec![from, item, quantity]),
-            1..4 => ("stock_reserve", vec![from, item, order, quantity]),
-            4..6 => ("stock_cancel", vec![from, item, order]),
-            6..12 => ("stock_transfer", vec![from, to, item, quantity]),
-            12 => ("stock_of", vec![from, item]),
-            _ => ("stock_expected", vec![order, rng.random_range(1..=50i64).to_string()]),
-        };
-        if rng.random_range(0..30) == 0 {
-            let [warehouse, item] = [&arguments[0], &arguments[1]];
-            let was_there = model.stock.remove(&(warehouse.clone(), item.clone())).is_some();
-            let deleted = session.delete(format!("stock:{warehouse}:{item}").as_bytes()).unwrap();
-            assert_eq!(deleted != Written::ConditionFailed, was_there);
+    for database in databases() {
+        database.load_library("others", others(), false).unwrap();
+        let mut session = database.session().unwrap();
+        let mut rng = SmallRng::seed_from_u64(seed());
+        let (mut model, mut outcomes) = (Stock::default(), BTreeMap::<String, u32>::new());
+        for _ in 0..8000 {
+            let mut pick = |of: &[&str]| of[rng.random_range(0..of.len())].to_owned();
+            let warehouses = [pick(&["north", "south"]), pick(&["north", "south"])];
+            let item = pick(&["bolt", "nut", "gear"]);
+            let quantity = rng.random_range(0..12i64).to_string();
+            let order = rng.random_range(1..40i64).to_string();
+            let [from, to] = warehouses;
+            let (name, arguments) = match rng.random_range(0..14) {
+                0 => ("stock_add", vec![from, item, quantity]),
+                1..4 => ("stock_reserve", vec![from, item, order, quantity]),
+                4..6 => ("stock_cancel", vec![from, item, order]),
+                6..12 => ("stock_transfer", vec![from, to, item, quantity]),
+                12 => ("stock_of", vec![from, item]),
+                _ => ("stock_expected", vec![order, rng.random_range(1..=50i64).to_string()]),
+            };
+            if rng.random_range(0..30) == 0 {
+                let [warehouse, item] = [&arguments[0], &arguments[1]];
+                let was_there = model.stock.remove(&(warehouse.clone(), item.clone())).is_some();
+                let deleted = session.delete(format!("stock:{warehouse}:{item}").as_bytes()).unwrap();
+                assert_eq!(deleted != Written::ConditionFailed, was_there);
+            }
+            let before = model.clone();
+            let expected = model.call(name, &arguments).unwrap_or_else(|refusal| {
+                model = before;
+                refusal.to_owned()
+            });
+            let texts: Vec<Vec<u8>> =
+                arguments.iter().map(|argument| argument.clone().into_bytes()).collect();
+            assert_eq!(call(&mut session, name, &texts), expected, "{name} {arguments:?}");
+            let kind = expected.split([' ', '(']).next().unwrap().to_owned();
+            *outcomes.entry(format!("{name} {kind}")).or_default() += 1;
         }
-        let before = model.clone();
-        let expected = model.call(name, &arguments).unwrap_or_else(|refusal| {
-            model = before;
-            refusal.to_owned()
-        });
-        let texts: Vec<Vec<u8>> = arguments.iter().map(|argument| argument.clone().into_bytes()).collect();
-        assert_eq!(call(&mut session, name, &texts), expected, "{name} {arguments:?}");
-        let kind = expected.split([' ', '(']).next().unwrap().to_owned();
-        *outcomes.entry(format!("{name} {kind}")).or_default() += 1;
+        for outcome in [
+            "stock_reserve EXISTS",
+            "stock_reserve SHORT",
+            "stock_cancel NOORDER",
+            "stock_cancel NOITEM",
+            "stock_cancel Integer",
+            "stock_transfer SHORT",
+            "stock_transfer Integer",
+            "stock_of Nil",
+        ] {
+            assert!(outcomes.contains_key(outcome), "{outcome} is missing: {outcomes:?}");
+        }
+        let mut expected = BTreeMap::new();
+        for ((warehouse, item), stock) in &model.stock {
+            expected.insert(
+                format!("stock:{warehouse}:{item}").into_bytes(),
+                (stock.to_string().into_bytes(), 0),
+            );
+        }
+        for (order, quantity) in &model.orders {
+            let key = [&b"order:"[..], &order.to_be_bytes()].concat();
+            expected.insert(key, (quantity.to_string().into_bytes(), 0));
+        }
+        assert_eq!(contents(&database), expected);
+        let too_many = call(&mut session, "stock_expected", &strings(&["1", "51"]));
+        assert_eq!(too_many, "ERR count must be 1 to 50");
     }
-    for outcome in [
-        "stock_reserve EXISTS",
-        "stock_reserve SHORT",
-        "stock_cancel NOORDER",
-        "stock_cancel NOITEM",
-        "stock_cancel Integer",
-        "stock_transfer SHORT",
-        "stock_transfer Integer",
-        "stock_of Nil",
-    ] {
-        assert!(outcomes.contains_key(outcome), "{outcome} is missing: {outcomes:?}");
-    }
-    let mut expected = BTreeMap::new();
-    for ((warehouse, item), stock) in &model.stock {
-        expected
-            .insert(format!("stock:{warehouse}:{item}").into_bytes(), (stock.to_string().into_bytes(), 0));
-    }
-    for (order, quantity) in &model.orders {
-        let key = [&b"order:"[..], &order.to_be_bytes()].concat();
-        expected.insert(key, (quantity.to_string().into_bytes(), 0));
-    }
-    assert_eq!(contents(&database), expected);
-    let too_many = call(&mut session, "stock_expected", &strings(&["1", "51"]));
-    assert_eq!(too_many, "ERR count must be 1 to 50");
 }
 
 const ARITHMETIC: &str = r#"
@@ -396,33 +413,34 @@ fn results_out_of_range_are_refused() {
     if !can_run() {
         return;
     }
-    let database = database();
-    database.load_library("others", others(), false).unwrap();
-    let mut session = database.session().unwrap();
-    let mut numbers = vec![0, 1, -1, 2, -2, 3, 7, 10, 1 << 31, 1 << 32, -(1 << 32), 3_037_000_500];
-    numbers.extend([i64::MAX, i64::MAX - 1, i64::MIN, i64::MIN + 1, i64::MAX / 2 + 1, i64::MIN / 2]);
-    let mut rng = SmallRng::seed_from_u64(seed());
-    numbers.extend((0..6).map(|_| rng.random::<i64>() >> rng.random_range(0..60)));
-    for name in ["add", "subtract", "multiply", "divide", "remainder", "negate", "nested", "compare"] {
-        let mut refused = 0;
-        for (a, b) in numbers.iter().flat_map(|a| numbers.iter().map(move |b| (*a, *b))) {
-            let texts = [a, b].map(|number| number.to_string().into_bytes());
-            let expected = match arithmetic(name, a, b) {
-                Some(result) => format!("Integer({result})"),
-                None => "ERR the result of an operation is out of range".to_owned(),
-            };
-            refused += u32::from(expected.starts_with("ERR"));
-            assert_eq!(call(&mut session, name, &texts), expected, "{name} {a} {b}");
+    for database in databases() {
+        database.load_library("others", others(), false).unwrap();
+        let mut session = database.session().unwrap();
+        let mut numbers = vec![0, 1, -1, 2, -2, 3, 7, 10, 1 << 31, 1 << 32, -(1 << 32), 3_037_000_500];
+        numbers.extend([i64::MAX, i64::MAX - 1, i64::MIN, i64::MIN + 1, i64::MAX / 2 + 1, i64::MIN / 2]);
+        let mut rng = SmallRng::seed_from_u64(seed());
+        numbers.extend((0..6).map(|_| rng.random::<i64>() >> rng.random_range(0..60)));
+        for name in ["add", "subtract", "multiply", "divide", "remainder", "negate", "nested", "compare"] {
+            let mut refused = 0;
+            for (a, b) in numbers.iter().flat_map(|a| numbers.iter().map(move |b| (*a, *b))) {
+                let texts = [a, b].map(|number| number.to_string().into_bytes());
+                let expected = match arithmetic(name, a, b) {
+                    Some(result) => format!("Integer({result})"),
+                    None => "ERR the result of an operation is out of range".to_owned(),
+                };
+                refused += u32::from(expected.starts_with("ERR"));
+                assert_eq!(call(&mut session, name, &texts), expected, "{name} {a} {b}");
+            }
+            assert!(name == "compare" || refused > 0, "{name}");
         }
-        assert!(name == "compare" || refused > 0, "{name}");
+        // The example in C wraps around instead.
+        database.load_library("accounts", accounts(), false).unwrap();
+        for (name, balance) in [("rich", i64::MAX), ("other", 100)] {
+            call(&mut session, "account_open", &strings(&[name, &balance.to_string()]));
+        }
+        let reply = call(&mut session, "account_transfer", &strings(&["other", "rich", "1"]));
+        assert_eq!(reply, "ERR the result of an operation is out of range");
     }
-    // The example in C wraps around instead.
-    database.load_library("accounts", accounts(), false).unwrap();
-    for (name, balance) in [("rich", i64::MAX), ("other", 100)] {
-        call(&mut session, "account_open", &strings(&[name, &balance.to_string()]));
-    }
-    let reply = call(&mut session, "account_transfer", &strings(&["other", "rich", "1"]));
-    assert_eq!(reply, "ERR the result of an operation is out of range");
 }
 
 const OPERATIONS: &str = r#"
@@ -455,35 +473,37 @@ fn each_statement_does_what_it_says() {
     if !can_run() {
         return;
     }
-    let database = database();
-    database.load_library("others", others(), false).unwrap();
-    let mut session = database.session().unwrap();
-    let time = 4_000_000_000_000u64;
-    let mut run = |name: &str, arguments: &[&str]| call(&mut session, name, &strings(arguments));
-    assert_eq!(run("extend", &["k"]), "MISSING there is no such key");
-    assert_eq!(run("expiring", &["k", "0"]), "ERR the time of an expiry is out of range");
-    assert_eq!(run("expiring", &["k", &time.to_string()]), "Ok");
-    assert_eq!(run("expiring", &["k", &time.to_string()]), format!("Value({:?})", b"exists"));
-    let keys = contents(&database);
-    assert_eq!(keys[&b"k"[..]], (b"a".to_vec(), time));
-    let expiry = keys[&b"other:k"[..]].1;
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
-    assert!((now + 1_800_000..now + 5_400_000).contains(&expiry), "{expiry} {now}");
-    assert_eq!(run("extend", &["k"]), "Integer(2)");
-    assert_eq!(run("extend", &["k"]), "Nil");
-    let keys = contents(&database);
-    assert_eq!(keys[&b"k"[..]], (b"-5".to_vec(), time));
-    let copy = [&b"copy of k with "[..], &1u64.to_be_bytes(), b"?"].concat();
-    assert_eq!(keys[&copy], (b"-5".to_vec(), 0));
-    assert_eq!(keys.len(), 2);
-    assert_eq!(run("rounds", &["3", "2"]), "Integer(0)");
-    assert_eq!(run("rounds", &["-1", "18"]), format!("Integer({})", (-1..=18).sum::<i64>() * 6));
-    assert_eq!(run("rounds", &["-1", "19"]), "ERR a loop would have more than 20 rounds");
-    assert_eq!(run("rounds", &["50", "60"]), format!("Value({:?})", b"large"));
-    let (least, most) = (i64::MIN.to_string(), i64::MAX.to_string());
-    assert_eq!(run("rounds", &[&least, &most]), "ERR a loop would have more than 20 rounds");
-    assert_eq!(run("rounds", &[&most, &least]), "Integer(0)");
-    assert_eq!(run("rounds", &[&most, &most]), "ERR the result of an operation is out of range");
-    let long = "x".repeat(65_536);
-    assert_eq!(run("echo", &[&long]), format!("Value({:?})", long.as_bytes()));
+    for database in databases() {
+        database.load_library("others", others(), false).unwrap();
+        let mut session = database.session().unwrap();
+        let time = 4_000_000_000_000u64;
+        let mut run = |name: &str, arguments: &[&str]| call(&mut session, name, &strings(arguments));
+        assert_eq!(run("extend", &["k"]), "MISSING there is no such key");
+        assert_eq!(run("expiring", &["k", "0"]), "ERR the time of an expiry is out of range");
+        assert_eq!(run("expiring", &["k", &time.to_string()]), "Ok");
+        assert_eq!(run("expiring", &["k", &time.to_string()]), format!("Value({:?})", b"exists"));
+        let keys = contents(&database);
+        assert_eq!(keys[&b"k"[..]], (b"a".to_vec(), time));
+        let expiry = keys[&b"other:k"[..]].1;
+        let now =
+            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
+        assert!((now + 1_800_000..now + 5_400_000).contains(&expiry), "{expiry} {now}");
+        assert_eq!(run("extend", &["k"]), "Integer(2)");
+        assert_eq!(run("extend", &["k"]), "Nil");
+        let keys = contents(&database);
+        assert_eq!(keys[&b"k"[..]], (b"-5".to_vec(), time));
+        let copy = [&b"copy of k with "[..], &1u64.to_be_bytes(), b"?"].concat();
+        assert_eq!(keys[&copy], (b"-5".to_vec(), 0));
+        assert_eq!(keys.len(), 2);
+        assert_eq!(run("rounds", &["3", "2"]), "Integer(0)");
+        assert_eq!(run("rounds", &["-1", "18"]), format!("Integer({})", (-1..=18).sum::<i64>() * 6));
+        assert_eq!(run("rounds", &["-1", "19"]), "ERR a loop would have more than 20 rounds");
+        assert_eq!(run("rounds", &["50", "60"]), format!("Value({:?})", b"large"));
+        let (least, most) = (i64::MIN.to_string(), i64::MAX.to_string());
+        assert_eq!(run("rounds", &[&least, &most]), "ERR a loop would have more than 20 rounds");
+        assert_eq!(run("rounds", &[&most, &least]), "Integer(0)");
+        assert_eq!(run("rounds", &[&most, &most]), "ERR the result of an operation is out of range");
+        let long = "x".repeat(65_536);
+        assert_eq!(run("echo", &[&long]), format!("Value({:?})", long.as_bytes()));
+    }
 }

@@ -52,11 +52,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         std::fs::write(&text, to_c(source)?).with_context(|| format!("cannot write {}", text.display()))?;
     }
     let object = args.output.clone().unwrap_or_else(|| source.with_extension("o"));
-    let mut compiler = sdk::compiler(headers, &text, &object)?;
-    let status = compiler.status().with_context(|| format!("cannot run {:?}", compiler.get_program()))?;
-    if !status.success() {
-        bail!("{} does not compile", source.display());
-    }
+    sdk::build(headers, &text, &object, &[])
+        .with_context(|| format!("cannot compile {}", source.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -53,7 +53,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
     memory: u64,
     /// Storage engine: arenas need Linux 6.14, hash maps Linux 6.1. On hash maps, user space executes every command, and there are
-    /// no procedures. Default: arenas if this kernel has them. Both engines read each other's data directories.
+    /// no handlers of events. Default: arenas if this kernel has them. Both engines read each other's data directories.
     #[arg(long, value_enum)]
     engine: Option<Engine>,
     /// Partitions of the arena engine; one holds at most 4 GiB. Default: as many as the memory takes.

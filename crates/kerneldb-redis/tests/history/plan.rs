@@ -212,8 +212,6 @@ pub struct Plan {
 /// The kinds of transactions that clients run.
 #[derive(Clone, Copy, Debug)]
 pub struct Mix {
-    /// Whether clients call procedures.
-    pub calls: bool,
     /// Whether clients close their connections in the middle of transactions.
     pub hang_ups: bool,
     /// Interactive read-only transactions in percent; the others are of all kinds.
@@ -277,7 +275,7 @@ impl<'a> Planner<'a> {
                     requests.extend([Request::get(key), delete]);
                 }
                 10 => requests.push(Request::swap(key, self.values.next(), &mut self.random)),
-                11 if self.mix.calls => requests.push(Request::call_swap(vec![(key, self.values.next())])),
+                11 => requests.push(Request::call_swap(vec![(key, self.values.next())])),
                 12 if self.random.below(8) == 0 && self.claim(key, Once::BlindWrite) => {
                     requests.push(Request::set(key, self.values.next()));
                 }
@@ -366,7 +364,7 @@ impl<'a> Planner<'a> {
                 ("BEGIN", (Frame::Interactive, requests))
             }
             45..=69 => ("MULTI", self.multi()),
-            70..=84 if self.mix.calls => ("CALL", (Frame::Single, vec![self.call()])),
+            70..=84 => ("CALL", (Frame::Single, vec![self.call()])),
             _ => ("single command", (Frame::Single, vec![self.single()])),
         };
         let rolls_back = frame != Frame::Single && self.random.below(12) == 0;

@@ -63,21 +63,32 @@ impl Variant {
     }
 }
 
-/// Compiles a C file of eBPF programs against the headers of this build, with further options of the compiler.
+/// Compiles a C file of eBPF programs for the arena engine against the headers of this build, with further options of the compiler.
 pub fn compile(source: &str, options: &[&str]) -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     sdk::write_headers(folder.path()).unwrap();
     let object = folder.path().join("object.o");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
-    let output = sdk::compiler(folder.path(), &source, &object).unwrap().args(options).output().unwrap();
+    let output = sdk::compiler(EngineKind::Arena, folder.path(), &source, &object)
+        .unwrap()
+        .args(options)
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     std::fs::read(object).unwrap()
 }
 
-/// The object with the procedures.
+/// The library with the procedures.
 pub fn procedures() -> &'static [u8] {
-    static OBJECT: OnceLock<Vec<u8>> = OnceLock::new();
-    OBJECT.get_or_init(|| compile("tests/history/history.bpf.c", &[]))
+    static LIBRARY: OnceLock<Vec<u8>> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        sdk::write_headers(folder.path()).unwrap();
+        let library = folder.path().join("history.o");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/history/history.bpf.c");
+        sdk::build(folder.path(), &source, &library, &[]).unwrap();
+        std::fs::read(library).unwrap()
+    })
 }
 
 /// A server in this process, with durability sync, on a simulated disk.
@@ -88,12 +99,10 @@ pub struct LocalServer {
 }
 
 impl LocalServer {
-    /// Starts a server, with the procedures unless it is on hash maps.
+    /// Starts a server with the procedures.
     pub fn start(disk: SimulatedDisk, variant: Variant, procedures: &[u8]) -> LocalServer {
         let (store, server) = start_on(&disk, variant.store(), variant.server());
-        if variant.engine == EngineKind::Arena {
-            store.load_library("history", procedures, false).unwrap();
-        }
+        store.load_library("history", procedures, false).unwrap();
         LocalServer { disk, store, server }
     }
 

@@ -144,6 +144,11 @@ impl LoadedObject {
             .ok_or_else(|| Error::Config(format!("the eBPF object has no map {name}")))
     }
 
+    /// Whether there is a map whose name has this end.
+    pub(crate) fn has_map_with_end(&self, end: &str) -> bool {
+        self.object.maps().any(|map| map.name().to_string_lossy().ends_with(end))
+    }
+
     /// Updates one element of a map.
     pub fn update_map(&self, name: &str, key: &[u8], value: &[u8]) -> Result<()> {
         let map = self.object.maps().find(|m| m.name() == name);

@@ -215,6 +215,11 @@ impl Engine {
         self.storage.wants_memory(partition)
     }
 
+    /// Bytes of the log ring that a transaction writes to.
+    pub(crate) fn log_ring_bytes(&self) -> u32 {
+        self.storage.log_ring_bytes(&self.control)
+    }
+
     /// Backs `bytes` of the heap with memory now, over all partitions.
     pub(crate) fn prefault(&self, bytes: u64) {
         self.storage.prefault(bytes / u64::from(self.storage.partitions()));

@@ -172,6 +172,11 @@ pub(crate) trait Storage: Send + Sync {
     /// locked and no snapshot is registered, so an entry may change, leave, or serve another key meanwhile.
     fn expiry_cursor(&self) -> Box<dyn ExpiryCursor + '_>;
 
+    /// Bytes of the log ring that a transaction writes to.
+    fn log_ring_bytes(&self, control: &Control) -> u32 {
+        control.config.wal_ring_bytes
+    }
+
     /// The consumer's side of the log, of which one exists at a time.
     fn log<'db>(&'db self, control: &'db Control) -> Box<dyn LogRings + 'db>;
 

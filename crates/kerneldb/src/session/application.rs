@@ -68,7 +68,7 @@ pub const VOTER_STEPS: [&str; 7] = [
 pub const VOTER_HASHMAP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/voter_hashmap.bpf.o"));
 
 /// The library of the example `bpf/examples/voter_procedures.bpf.c`, for tests and benchmarks.
-pub const VOTER_PROCEDURES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/voter_procedures.bpf.o"));
+pub const VOTER_PROCEDURES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/voter_procedures.o"));
 
 /// The library of the example `bpf/examples/accounts.bpf.c`, for tests.
-pub const ACCOUNTS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/accounts.bpf.o"));
+pub const ACCOUNTS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/accounts.o"));

@@ -122,7 +122,7 @@ impl Session {
         let before = self.bytes();
         let status = procedure.programs[partition as usize]
             .run(&mut [u64::from(self.index), u64::from(io.index())])?;
-        self.observed_ts.set(self.observed_ts.get().max(call.observed_ts()));
+        self.observe(call.observed_ts());
         if status != KDB_OK && self.bytes() != before {
             // The reaper may be at work, for microseconds.
             while self.run_plain(KDB_OP_FAIL, 0)? == KDB_ERR_BUSY {
@@ -130,7 +130,7 @@ impl Session {
             }
         }
         if status == KDB_ERR_WAL_FULL {
-            let ring = self.db.config().wal_ring_bytes;
+            let ring = self.db.log_ring_bytes();
             if self.bytes() as usize + VALUE_MAX + KEY_MAX + TX_WRITE_BYTES > ring as usize {
                 return Err(Error::CallTooLarge(ring));
             }

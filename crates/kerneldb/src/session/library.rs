@@ -1,4 +1,4 @@
-//! Libraries: eBPF objects with procedures that sessions call by name, and with handlers of events.
+//! Libraries: files of eBPF objects with procedures that sessions call by name, and with handlers of events.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,6 +11,7 @@ use crate::{
     EngineKind, Error, HandlerKind, Result,
     attach::{self, Attachment, LoadedObject, MapFds},
     engine::{Engine, Library, Registered, RegisteredHandler, VerifiedProcedure},
+    library_file,
     limits::{LIBRARY_BYTES_MAX, LIBRARY_NAME_MAX},
 };
 
@@ -19,6 +20,8 @@ const SECTIONS: [(&str, bool); 2] = [("raw_tp/procedure", false), ("raw_tp/read_
 
 /// The end of the name of a program on connections, after the name of its procedure.
 const ON_CONNECTION: &str = "_on_connection";
+/// The end of the name of the map with a handler's counts, after the name of the handler.
+const HANDLER_COUNTS: &str = "_handler";
 /// The map with the buffers of handlers, as `handler.h` names it.
 const SLOTS: &str = "kdb_handler_slots";
 
@@ -92,26 +95,37 @@ fn handler_kind(section: &str) -> Option<HandlerKind> {
 
 /// Lets the kernel verify the programs of a library that is to be loaded. The verifier grants programs on connections less than it grants
 /// those for user space, for instance less stack. If it refuses them, sessions run the library's procedures.
-fn verify(db: &Arc<Engine>, library: &str, elf: &[u8]) -> Result<Library> {
+fn verify(db: &Arc<Engine>, library: &str, file: &[u8]) -> Result<Library> {
     check_name(library)?;
+    if file.len() > LIBRARY_BYTES_MAX {
+        return Err(Error::Library(format!("a library has at most {} MiB", LIBRARY_BYTES_MAX >> 20)));
+    }
+    let (for_arenas, for_hash_maps) = library_file::split(file);
     if db.config().engine == EngineKind::HashMap {
-        return Err(Error::Library(
-            "procedures and handlers need the arena engine, which needs Linux 6.14 or newer".into(),
-        ));
+        let elf = for_hash_maps.ok_or_else(|| {
+            let text = "the object is for the arena engine, and this database is on hash maps: compile it with \
+                        `bedplate kv build-procedure`";
+            Error::Library(text.into())
+        })?;
+        // Programs on connections need arenas.
+        return verify_programs(db, library, elf, false).map_err(with_place_of_reason);
     }
-    if elf.len() > LIBRARY_BYTES_MAX {
-        return Err(Error::Library(format!("an object has at most {} MiB", LIBRARY_BYTES_MAX >> 20)));
-    }
+    let elf = for_arenas;
     let complete = verify_programs(db, library, elf, true);
     let Err(refused @ Error::Kernel { .. }) = complete else { return complete };
-    let verified = verify_programs(db, library, elf, false).map_err(|error| match error {
+    let verified = verify_programs(db, library, elf, false).map_err(with_place_of_reason)?;
+    tracing::warn!(library, %refused, "the event loop runs all calls: the kernel refuses the programs on connections");
+    Ok(verified)
+}
+
+/// Says where the verifier's reason is, because an error of the kernel has its number only.
+fn with_place_of_reason(error: Error) -> Error {
+    match error {
         Error::Kernel { .. } => {
             Error::Library(format!("{error}; the standard error of this process has the reason"))
         }
         error => error,
-    })?;
-    tracing::warn!(library, %refused, "the event loop runs all calls: the kernel refuses the programs on connections");
-    Ok(verified)
+    }
 }
 
 /// Lets the kernel verify the programs of a library, with those on connections or without.
@@ -120,6 +134,10 @@ fn verify_programs(db: &Arc<Engine>, library: &str, elf: &[u8], on_connections: 
     let leave_out = (!on_connections).then_some(ON_CONNECTION);
     for partition in 0..db.config().partitions {
         let object = load_object(db, library, elf, partition, leave_out)?;
+        if db.config().engine == EngineKind::HashMap && object.has_map_with_end(HANDLER_COUNTS) {
+            let text = "handlers need the arena engine, which needs Linux 6.14 or newer";
+            return Err(Error::Library(text.into()));
+        }
         for (name, section) in object.programs() {
             let program = || object.program(&name);
             if let Some((_, read_only)) = SECTIONS.iter().find(|(known, _)| section == *known) {
@@ -142,7 +160,7 @@ fn verify_programs(db: &Arc<Engine>, library: &str, elf: &[u8], on_connections: 
             }
             // Other programs of these sections are the library's own business.
             let Some(kind) = handler_kind(&section) else { continue };
-            let Ok(counts) = object.map(&format!("{name}_handler")) else { continue };
+            let Ok(counts) = object.map(&format!("{name}{HANDLER_COUNTS}")) else { continue };
             if db.config().partitions != 1 {
                 let text = "handlers need a database with one partition, which has at most 4 GiB";
                 return Err(Error::Library(text.into()));

@@ -206,7 +206,7 @@ impl Session {
             let status = self.run(op, partition, io.index)?;
             if status != KDB_ERR_NO_MEMORY {
                 self.memory.end();
-                self.observe(io);
+                self.observe(io.observed_ts());
                 return Ok(status);
             }
             if is_last {
@@ -224,12 +224,12 @@ impl Session {
         unreachable!("grow_beyond() gives up at the limit, and one attempt is the last")
     }
 
-    /// Notes the commits that the outcome of an operator reveals.
-    fn observe(&self, io: &Io<'_>) {
+    /// Notes the commits that the outcome of operators reveals. `reported` is the newest one that the arena engine has reported.
+    pub(super) fn observe(&self, reported: u64) {
         // The hash-map engine does not report that, but its results are not newer than the clock.
         let newest = match self.db.config().engine {
             EngineKind::HashMap => self.db.state().clock.load(Ordering::Acquire),
-            EngineKind::Arena => io.observed_ts(),
+            EngineKind::Arena => reported,
         };
         self.observed_ts.set(self.observed_ts.get().max(newest));
     }

@@ -150,7 +150,7 @@ __noinline int generated_multiply(struct kdb_call *call, __s64 left, __s64 right
 		return KDB_OK;
 	if (left == -1)
 		return right == (__s64)(1ull << 63) ? generated_refuse_result(call) : KDB_OK;
-	return product / left == right ? KDB_OK : generated_refuse_result(call);
+	return kdb_divide(product, left) == right ? KDB_OK : generated_refuse_result(call);
 }
 
 #define MULTIPLY(left, right)                                                                          \
@@ -168,7 +168,7 @@ __noinline int generated_divide(struct kdb_call *call, __s64 left, __s64 right)
 		return KDB_ERR_STATE;
 	if (!right || (right == -1 && left == (__s64)(1ull << 63)))
 		return generated_refuse_result(call);
-	call->number = left / right;
+	call->number = kdb_divide(left, right);
 	return KDB_OK;
 }
 
@@ -187,7 +187,7 @@ __noinline int generated_remainder(struct kdb_call *call, __s64 left, __s64 righ
 		return KDB_ERR_STATE;
 	if (!right)
 		return generated_refuse_result(call);
-	call->number = right == -1 ? 0 : left % right;
+	call->number = right == -1 ? 0 : kdb_remainder(left, right);
 	return KDB_OK;
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use bedplate_kerneldb::{Config, Database, sdk};
+use bedplate_kerneldb::{Config, Database, EngineKind, sdk};
 
 /// Whether eBPF programs can be loaded here; if not, prints the reason.
 pub fn can_run() -> bool {
@@ -16,9 +16,20 @@ pub fn can_run() -> bool {
     true
 }
 
-/// A small database.
+/// A small database of an engine.
+pub fn database_on(engine: EngineKind) -> Database {
+    let config = Config { engine, memory_bytes: 64 << 20, max_sessions: 16, ..Config::default() };
+    Database::create(config).unwrap()
+}
+
+/// A small database in arenas.
 pub fn database() -> Database {
-    Database::create(Config { memory_bytes: 64 << 20, max_sessions: 16, ..Config::default() }).unwrap()
+    database_on(EngineKind::Arena)
+}
+
+/// A small database of each engine.
+pub fn databases() -> [Database; 2] {
+    [EngineKind::Arena, EngineKind::HashMap].map(database_on)
 }
 
 /// A file in the folder of examples.
@@ -27,18 +38,17 @@ pub fn example(name: &str) -> String {
     std::fs::read_to_string(path).unwrap()
 }
 
-/// Compiles C text to an object. A warning is an error, because the writer of a procedure cannot do anything about it.
+/// Compiles C text to a library. A warning is an error, because the writer of a procedure cannot do anything about it.
 pub fn object(c: &str) -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     sdk::write_headers(folder.path()).unwrap();
     let (source, object) = (folder.path().join("test.c"), folder.path().join("test.o"));
     std::fs::write(&source, c).unwrap();
-    let output = sdk::compiler(folder.path(), &source, &object).unwrap().arg("-Werror").output().unwrap();
-    assert!(output.status.success(), "{}\n{c}", String::from_utf8_lossy(&output.stderr));
+    sdk::build(folder.path(), &source, &object, &["-Werror"]).unwrap_or_else(|error| panic!("{error}\n{c}"));
     std::fs::read(object).unwrap()
 }
 
-/// Compiles a program of the procedure language to an object.
+/// Compiles a program of the procedure language to a library.
 pub fn compiled(source: &str) -> Vec<u8> {
     match bedplate_procedure_language::compile(source, "test.kdb") {
         Ok(c) => object(&c),

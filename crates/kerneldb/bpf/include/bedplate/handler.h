@@ -213,6 +213,25 @@ static __always_inline void kdb_handler_pause(__u32 attempt)
 		__type(value, struct kdb_handler);                                                     \
 	} name##_handler SEC(".maps")
 
+#ifdef KDB_ENGINE_HASHMAP
+
+/* A database on hash maps has no handlers: the bodies are compiled, and no program has them. The database recognizes by the maps that
+ * a library has handlers, and refuses it. */
+#define KDB_TC_HANDLER(name, on_failure)                                                               \
+	KDB_HANDLER_COUNTS(name);                                                                      \
+	static __always_inline int name##_body(struct kdb_proc *p, struct __sk_buff *skb, int *verdict)
+#define KDB_XDP_HANDLER(name, on_failure)                                                              \
+	KDB_HANDLER_COUNTS(name);                                                                      \
+	static __always_inline int name##_body(struct kdb_proc *p, struct xdp_md *xdp, int *verdict)
+#define KDB_TRACEPOINT_HANDLER(name, event)                                                            \
+	KDB_HANDLER_COUNTS(name);                                                                      \
+	static __always_inline int name##_body(struct kdb_proc *p, unsigned long long *args)
+#define KDB_TIMER_HANDLER(name)                                                                        \
+	KDB_HANDLER_COUNTS(name);                                                                      \
+	static __always_inline int name##_body(struct kdb_proc *p)
+
+#else
+
 /* Defines a handler of packets that pass an interface. `on_failure`: the verdict for a packet whose transaction fails. */
 #define KDB_TC_HANDLER(name, on_failure)                                                               \
 	KDB_HANDLER_COUNTS(name);                                                                      \
@@ -303,5 +322,7 @@ struct kdb_handler_timer {
 		return bpf_timer_start(&timer->timer, interval, 0) != 0;                               \
 	}                                                                                              \
 	static __always_inline int name##_body(struct kdb_proc *p)
+
+#endif
 
 #endif

@@ -38,7 +38,11 @@
 #define BEDPLATE_PROCEDURE_H
 
 #include <bedplate/abi.h>
+#ifdef KDB_ENGINE_HASHMAP
+#include <bedplate/kdb.h>
+#else
 #include <bedplate/connection.h>
+#endif
 
 /* The license of the object's programs: the kernel lets them call its functions. */
 #define KDB_LICENSE(text) char LICENSE[] SEC("license") = text
@@ -66,23 +70,21 @@ static __always_inline int kdb_find_call(struct kdb_proc *p, __u32 session, __u3
 	p->ctx = bpf_map_lookup_elem(&kdb_contexts, &session);
 	p->call = bpf_map_lookup_elem(&kdb_calls, &io);
 	p->io = bpf_map_lookup_elem(&kdb_ios, &io);
-	return p->ctx && p->call && p->io ? 0 : -1;
+	if (!p->ctx || !p->call || !p->io)
+		return -1;
+	p->io->index = io;
+	return 0;
 }
 
 /* The status that the caller gets: those below KDB_REFUSED are results of steps. */
 #define KDB_STATUS(status) ((status) < KDB_REFUSED ? KDB_OK : (status))
 
-/* Two programs with the same body: one for user space, and one on connections (connection.h). */
-#define KDB_PROCEDURE_IN(section, name, only_reads)                                                    \
-	static __always_inline int name##_body(struct kdb_proc *p);                                    \
-	SEC(section) int name(struct kdb_proc_arguments *arguments)                                    \
-	{                                                                                              \
-		struct kdb_proc p = { .read_only = only_reads };                                       \
-		if (kdb_find_call(&p, arguments->session, arguments->io))                              \
-			return KDB_ERR_STATE;                                                          \
-		int status = name##_body(&p);                                                          \
-		return KDB_STATUS(status);                                                             \
-	}                                                                                              \
+#ifdef KDB_ENGINE_HASHMAP
+/* User space runs all calls of a database on hash maps. */
+#define KDB_ON_CONNECTIONS(name, only_reads)
+#else
+/* The program of a procedure on connections (connection.h). */
+#define KDB_ON_CONNECTIONS(name, only_reads)                                                           \
 	SEC("sk_skb/verdict") int name##_on_connection(struct __sk_buff *skb)                          \
 	{                                                                                              \
 		struct kdb_proc p = { .read_only = only_reads };                                       \
@@ -93,7 +95,21 @@ static __always_inline int kdb_find_call(struct kdb_proc *p, __u32 session, __u3
 		p.call->status = KDB_STATUS(status);                                                   \
 		bpf_tail_call(skb, &kdb_call_returns, p.call->return_program);                         \
 		return SK_DROP;                                                                        \
+	}
+#endif
+
+/* Two programs with the same body: one for user space, and one on connections. */
+#define KDB_PROCEDURE_IN(section, name, only_reads)                                                    \
+	static __always_inline int name##_body(struct kdb_proc *p);                                    \
+	SEC(section) int name(struct kdb_proc_arguments *arguments)                                    \
+	{                                                                                              \
+		struct kdb_proc p = { .read_only = only_reads };                                       \
+		if (kdb_find_call(&p, arguments->session, arguments->io))                              \
+			return KDB_ERR_STATE;                                                          \
+		int status = name##_body(&p);                                                          \
+		return KDB_STATUS(status);                                                             \
 	}                                                                                              \
+	KDB_ON_CONNECTIONS(name, only_reads)                                                           \
 	static __always_inline int name##_body(struct kdb_proc *p)
 
 /* Defines a procedure. It returns KDB_OK, kdb_refuse(), or an Error state. */
@@ -184,6 +200,31 @@ __noinline int kdb_parse(struct kdb_call *call, struct kdb_io *io, __u32 at, __u
 		*(result) = (p)->call->number;                                                         \
 		bad_ ? kdb_refuse(p, "ERR value is not an integer or out of range") : KDB_OK;          \
 	})
+
+/* ---- Numbers ---------------------------------------------------------------------------------- */
+
+/* The quotient of two signed numbers, towards zero. Programs of the hash-map engine have no instruction for it, so the compiler refuses
+ * `/` and `%` of signed numbers there. `right` is not 0, and the quotient is in range. */
+static __always_inline __s64 kdb_divide(__s64 left, __s64 right)
+{
+#ifdef KDB_ENGINE_HASHMAP
+	__u64 quotient = (left < 0 ? -(__u64)left : left) / (right < 0 ? -(__u64)right : right);
+
+	return (left < 0) != (right < 0) ? -quotient : quotient;
+#else
+	return left / right;
+#endif
+}
+
+/* What remains of `left` after that division. */
+static __always_inline __s64 kdb_remainder(__s64 left, __s64 right)
+{
+#ifdef KDB_ENGINE_HASHMAP
+	return left - kdb_divide(left, right) * right;
+#else
+	return left % right;
+#endif
+}
 
 /* ---- Text ------------------------------------------------------------------------------------- */
 

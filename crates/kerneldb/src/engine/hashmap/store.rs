@@ -65,6 +65,7 @@ pub(crate) struct HashStore {
     bucket_bytes: u64,
     /// Buckets of the index, a power of two.
     pub(super) buckets: u32,
+    ring_bytes: u32,
     log: Mutex<Option<LogRing>>,
 }
 
@@ -84,11 +85,8 @@ impl HashStore {
         let value_entries: Vec<u32> =
             (0..CLASSES.len()).map(|class| most(format.entry_cost() + value_cost(class))).collect();
         let buckets = value_entries.iter().chain([&index_entries]).map(|n| u64::from(*n)).sum::<u64>();
-        let ring = if config.wal_ring_bytes == 0 {
-            4096
-        } else {
-            config.wal_ring_bytes.saturating_mul(ncpus.next_power_of_two()).min(1 << 30)
-        };
+        // All processors share one ring. Without a log there is a small one that is not used.
+        let ring = config.wal_ring_bytes.saturating_mul(ncpus.next_power_of_two()).clamp(4096, 1 << 30);
         let mut entries = shared.to_vec();
         entries.extend([
             ("kdb_index", index_entries),
@@ -125,6 +123,7 @@ impl HashStore {
             config: constants,
             bucket_bytes: buckets * BUCKET,
             buckets: index_entries,
+            ring_bytes: ring,
             log: Mutex::new(log),
         };
         // SAFETY: in bounds, and no program runs yet.
@@ -247,6 +246,10 @@ impl Storage for HashStore {
 
     fn expiry_cursor(&self) -> Box<dyn ExpiryCursor + '_> {
         Box::new(IndexCursor::new(self))
+    }
+
+    fn log_ring_bytes(&self, _control: &Control) -> u32 {
+        self.ring_bytes
     }
 
     fn log<'db>(&'db self, control: &'db Control) -> Box<dyn LogRings + 'db> {
