@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bedplate_kerneldb::testing::SimulatedDisk;
 use bedplate_kerneldb::wal::WalConfig;
-use bedplate_kerneldb::{ACCOUNTS, Config, Durability, EngineKind, StoreConfig, VALUE_MAX};
+use bedplate_kerneldb::{ACCOUNTS, Config, Durability, EngineKind, StoreConfig, VALUE_MAX, VOTER_PROCEDURES};
 use bedplate_kerneldb_redis::server::{Server, ServerConfig};
 use common::can_run;
 use server::{Client, Random, Running, bulk, config, eventually, no_checkpoints, request, start_on, words};
@@ -86,7 +86,16 @@ fn the_event_loop_runs_procedures() {
     }
     let running = start(config());
     running.db.load_library("accounts", ACCOUNTS, false).unwrap();
-    calls::converse(&mut running.client());
+    let mut client = running.client();
+    calls::converse(&mut client);
+    // A larger one, which the oldest kernel's verifier accepts, too.
+    running.db.load_library("voter", VOTER_PROCEDURES, false).unwrap();
+    client.ask("SET contestant:3 somebody", "+OK");
+    client.ask("CALL voter_vote 2120000000 3 1", ":0");
+    client.ask("CALL voter_vote 2120000000 3 1", ":2");
+    client.ask("CALL voter_vote 2120000000 4 1", ":1");
+    client.ask("CALL voter_results 3", ":1");
+    drop(client);
     running.finish();
 }
 

@@ -9,9 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bedplate_kerneldb::{
-    ACCOUNTS, Config, Database, DumpMethod, Error, SetOptions, TRACE_OPS, VOTER, VOTER_HASHMAP,
-};
+use bedplate_kerneldb::{Config, Database, DumpMethod, Error, SetOptions, TRACE_OPS, VOTER, VOTER_HASHMAP};
 use common::{can_run, has_arenas, hash_maps, small};
 
 fn key(i: u64) -> [u8; 16] {
@@ -107,8 +105,8 @@ fn what_is_for_the_other_engine_is_refused() {
     assert!(matches!(arena.dump_hash_maps(DumpMethod::Batched, &mut |_, _| {}), Err(Error::State)));
     let maps = Database::create(hash_maps()).unwrap();
     assert!(matches!(maps.load_application(VOTER, 0), Err(Error::Config(_))), "it is for arenas");
-    let library = maps.load_library("accounts", ACCOUNTS, false).unwrap_err().to_string();
-    assert!(library.contains("need the arena engine"), "{library}");
+    let library = maps.load_library("voter", VOTER, false).unwrap_err().to_string();
+    assert!(library.contains("the object is for the arena engine"), "{library}");
     assert!(matches!(arena.load_application(VOTER_HASHMAP, 0), Err(Error::Config(_))), "it is for hash maps");
 }
 

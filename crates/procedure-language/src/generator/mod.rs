@@ -412,15 +412,17 @@ impl Generator {
             }
             Integer::Binary { operator, left, right, can_fail } => {
                 let (left, right) = (self.integer(left), self.integer(right));
-                let (symbol, helper, name) = match operator {
-                    BinaryOperator::Add => ("+", Helper::Add, "ADD"),
-                    BinaryOperator::Subtract => ("-", Helper::Subtract, "SUBTRACT"),
-                    BinaryOperator::Multiply => ("*", Helper::Multiply, "MULTIPLY"),
-                    BinaryOperator::Divide => ("/", Helper::Divide, "DIVIDE"),
-                    _ => ("%", Helper::Remainder, "REMAINDER"),
+                let (plain, helper, name) = match operator {
+                    BinaryOperator::Add => (format!("({left} + {right})"), Helper::Add, "ADD"),
+                    BinaryOperator::Subtract => (format!("({left} - {right})"), Helper::Subtract, "SUBTRACT"),
+                    BinaryOperator::Multiply => (format!("({left} * {right})"), Helper::Multiply, "MULTIPLY"),
+                    BinaryOperator::Divide => {
+                        (format!("kdb_divide({left}, {right})"), Helper::Divide, "DIVIDE")
+                    }
+                    _ => (format!("kdb_remainder({left}, {right})"), Helper::Remainder, "REMAINDER"),
                 };
                 if !can_fail {
-                    return format!("({left} {symbol} {right})");
+                    return plain;
                 }
                 self.use_helper(helper);
                 format!("{name}({left}, {right})")

@@ -11,7 +11,7 @@ mod writer;
 use bedplate_kerneldb::{Database, Error};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
-use self::common::{can_run, contents, database, object, seed};
+use self::common::{can_run, contents, databases, object, seed};
 use self::interpreter::{Rows, call, now_ms};
 use crate::{compile, diagnostic::Errors, lexer, parser, syntax::File};
 
@@ -48,8 +48,8 @@ fn random_programs_do_what_an_interpreter_does() {
     if !can_run() {
         return;
     }
-    let database = database();
-    let mut session = database.session().unwrap();
+    let databases = databases();
+    let mut sessions = databases.each_ref().map(|database| database.session().unwrap());
     let mut rng = SmallRng::seed_from_u64(seed());
     let procedures: usize =
         std::env::var("BEDPLATE_TEST_PROGRAMS").map_or(2 * PER_FILE, |count| count.parse().unwrap());
@@ -58,8 +58,10 @@ fn random_programs_do_what_an_interpreter_does() {
         let names: Vec<_> = (0..PER_FILE).map(|i| format!("p{i}")).collect();
         let source: String = names.iter().map(|name| writer::procedure(&mut rng, name)).collect();
         let elf = object(&compile(&source, "random.kdb").unwrap());
-        if let Err(error) = database.load_library("random", &elf, true) {
-            panic!("file {file}: {error}\n{source}");
+        for database in &databases {
+            if let Err(error) = database.load_library("random", &elf, true) {
+                panic!("file {file}: {error}\n{source}");
+            }
         }
         let parsed = parse(&source);
         for round in 0..CALLS * PER_FILE {
@@ -69,23 +71,31 @@ fn random_programs_do_what_an_interpreter_does() {
             let arguments = [key, &number, &small].map(str::as_bytes);
             let before = model.clone();
             let expected = call(&parsed, name, &arguments, &mut model);
-            let result = match session.call(name, &arguments) {
-                Ok(reply) => Ok(reply),
-                Err(Error::Refused(text)) => Err(text),
+            let results = sessions.each_mut().map(|session| match session.call(name, &arguments) {
+                Ok(reply) => Some(Ok(reply)),
+                Err(Error::Refused(text)) => Some(Err(text)),
                 // A transaction has at most 128 keys, and the interpreter does not count them.
-                Err(Error::TooManyLocks) => {
-                    model = before;
-                    continue;
-                }
+                Err(Error::TooManyLocks) => None,
                 Err(error) => panic!("{error:?}: {name} {arguments:?}\n{source}"),
-            };
-            assert_eq!(result, expected, "{name} {arguments:?}\n{source}");
-            *if result.is_ok() { &mut replies } else { &mut refusals } += 1;
+            });
+            if results == [None, None] {
+                model = before;
+                continue;
+            }
+            *if expected.is_ok() { &mut replies } else { &mut refusals } += 1;
+            let expected = Some(expected);
+            assert!(
+                results.iter().all(|result| *result == expected),
+                "{name} {arguments:?}: {results:?}, not {expected:?}\n{source}"
+            );
         }
-        assert!(!session.in_transaction());
-        assert_eq!(rows(&database), visible(model.clone()), "{source}");
+        assert!(sessions.iter().all(|session| !session.in_transaction()));
+        let expected = visible(model.clone());
+        databases.iter().for_each(|database| assert_eq!(rows(database), expected, "{source}"));
     }
     println!("{replies} replies, {refusals} refusals");
     assert!(replies > 0 && refusals > 0);
-    database.verify().unwrap();
+    for database in &databases {
+        database.verify().unwrap();
+    }
 }
