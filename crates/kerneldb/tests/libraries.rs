@@ -260,7 +260,7 @@ fn libraries_come_and_go_while_calls_run() {
 /// The first argument chooses the partition.
 #[test]
 fn a_procedure_stays_within_its_partition() {
-    if !can_run() {
+    if !can_run() || !has_arenas() {
         return;
     }
     let config = Config { partitions: 2, memory_bytes: 64 << 20, ..small() };

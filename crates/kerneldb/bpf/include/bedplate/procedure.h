@@ -286,8 +286,7 @@ __noinline int kdb_key_extend(struct kdb_call *call, struct kdb_io *io, __u32 at
 	/* The verifier needs each bound where the value is used. */
 	opaque(klen);
 	opaque(len);
-	if (len >= 1 && len <= KDB_KEY_MAX)
-		bpf_probe_read_kernel(&io->key[klen & KDB_KEY_MAX], len, &call->bytes[at & (KDB_CALL_BYTES - 1)]);
+	bpf_probe_read_kernel(&io->key[klen & KDB_KEY_MAX], len & KDB_KEY_MAX, &call->bytes[at & (KDB_CALL_BYTES - 1)]);
 	io->klen = klen + len;
 	return KDB_OK;
 }
@@ -377,7 +376,7 @@ __noinline int kdb_value_fill(struct kdb_call *call, struct kdb_io *io, __u32 at
 	if (len > KDB_VAL_MAX)
 		return KDB_ERR_TOO_LARGE;
 	opaque(len);
-	if (len >= 1 && len <= KDB_VAL_MAX)
+	if (len <= KDB_VAL_MAX)
 		bpf_probe_read_kernel(io->val, len, &call->bytes[at & (KDB_CALL_BYTES - 1)]);
 	io->vlen = len;
 	return KDB_OK;
