@@ -18,17 +18,12 @@ impl Compiler {
         Ok(Compiler(folder))
     }
 
-    /// Compiles a source in C to an object.
+    /// Compiles a source in C to a library.
     pub fn object(&self, source: &str) -> Result<Vec<u8>> {
         let folder: &Path = self.0.path();
         let (file, object) = (folder.join("procedures.c"), folder.join("procedures.o"));
         std::fs::write(&file, source).map_err(Error::io("writing the source of procedures"))?;
-        let mut compiler = sdk::compiler(folder, &file, &object)?;
-        let output = compiler.output().map_err(Error::io("running the C compiler"))?;
-        if !output.status.success() {
-            let problem = String::from_utf8_lossy(&output.stderr).into_owned();
-            return Err(Error::Protocol { server: "the C compiler".to_owned(), problem });
-        }
+        sdk::build(folder, &file, &object, &[])?;
         std::fs::read(&object).map_err(Error::io("reading the object of procedures"))
     }
 }
