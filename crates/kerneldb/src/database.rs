@@ -72,7 +72,7 @@ impl Database {
         Application::load(self.engine.clone(), elf, partition)
     }
 
-    /// Loads a library: a compiled object with procedures (`bedplate/procedure.h`), which sessions then call by name
+    /// Loads a library: a file of [`sdk::build`](crate::sdk::build) with procedures (`bedplate/procedure.h`), which sessions then call by name
     /// ([`Session::call`]), and with handlers (`bedplate/handler.h`), which can be attached ([`Database::attach_handler`]). Returns
     /// the names of both.
     ///
@@ -81,8 +81,8 @@ impl Database {
     ///
     /// # Errors
     ///
-    /// [`Error::Library`] if the object has neither procedures nor handlers, if it has handlers and the database has several
-    /// partitions, if it was compiled with the headers of another version, or if the kernel refuses it; if one of its procedures or
+    /// [`Error::Library`] if the library has neither procedures nor handlers, if it has handlers and the database has several
+    /// partitions or is on hash maps, if it is an object for arenas alone and the database is on hash maps, if it was compiled with the headers of another version, or if the kernel refuses it; if one of its procedures or
     /// handlers is in another library; if the library is loaded already and not to be replaced; or at a limit
     /// ([`crate::limits::PROCEDURES_MAX`], [`crate::limits::HANDLERS_MAX`], [`crate::limits::LIBRARY_BYTES_MAX`]). An error changes
     /// nothing.

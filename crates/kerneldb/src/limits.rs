@@ -87,8 +87,8 @@ pub const TIMER_INTERVAL: std::ops::RangeInclusive<Duration> =
 /// Times that a handler runs for one event whose transaction meets conflicts. Then the event counts as failed.
 pub const HANDLER_ATTEMPTS: u32 = layout::KDB_HANDLER_ATTEMPTS;
 
-/// Bytes of an object with procedures; a larger one is [`crate::Error::Library`].
-pub const LIBRARY_BYTES_MAX: usize = 8 << 20;
+/// Bytes of a library, which has an object for each engine; a larger one is [`crate::Error::Library`].
+pub const LIBRARY_BYTES_MAX: usize = 16 << 20;
 
 /// Bytes of the name of a library; a longer or an empty name is [`crate::Error::Library`].
 pub const LIBRARY_NAME_MAX: usize = 64;

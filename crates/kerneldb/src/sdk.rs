@@ -49,30 +49,44 @@ pub fn write_headers(folder: &Path) -> Result<()> {
 ///
 /// [`Error::Io`] if there is no clang or a file cannot be written; [`Error::Library`] if the compiler refuses the source.
 pub fn build(headers: &Path, source: &Path, library: &Path, options: &[&str]) -> Result<()> {
+    let beside = |end: &str| {
+        let mut name = library.as_os_str().to_owned();
+        name.push(end);
+        PathBuf::from(name)
+    };
     let object_for = |engine| -> Result<Vec<u8>> {
-        let (name, end) = match engine {
-            EngineKind::Arena => ("arena", ".arena.partial"),
-            EngineKind::HashMap => ("hash-map", ".hash-map.partial"),
+        let (name, object) = match engine {
+            EngineKind::Arena => ("arena", beside(".arena.partial")),
+            EngineKind::HashMap => ("hash-map", beside(".hash-map.partial")),
         };
-        let mut object = library.as_os_str().to_owned();
-        object.push(end);
-        let object = PathBuf::from(object);
         let mut compiler = compiler(engine, headers, source, &object)?;
         compiler.args(options);
-        if engine == EngineKind::HashMap {
-            // The same warnings have been printed for the other engine.
+        if engine == EngineKind::HashMap && !options.contains(&"-Werror") {
+            // Nearly all warnings have been printed for the other engine.
             compiler.arg("-w");
         }
         let status = compiler.status().map_err(|error| Error::io("cannot run clang", error))?;
         if !status.success() {
             return Err(Error::Library(format!("the compiler refuses the source for the {name} engine")));
         }
-        let elf = fs::read(&object).map_err(|error| Error::io("cannot read the compiler's output", error))?;
+        let elf = fs::read(&object);
         let _ = fs::remove_file(&object);
-        Ok(elf)
+        elf.map_err(|error| Error::io("cannot read the compiler's output", error))
     };
     let file = library_file::join(&object_for(EngineKind::Arena)?, &object_for(EngineKind::HashMap)?);
-    fs::write(library, file).map_err(|error| Error::io(format!("cannot write {}", library.display()), error))
+    // A device or a pipe is written to. A file is replaced as a whole, because a server may be reading it.
+    let is_special = fs::metadata(library).is_ok_and(|metadata| !metadata.is_file());
+    let partial = if is_special { library.to_owned() } else { beside(".partial") };
+    let written = fs::write(&partial, file).and_then(|()| match is_special {
+        true => Ok(()),
+        false => fs::rename(&partial, library),
+    });
+    written.map_err(|error| {
+        if !is_special {
+            let _ = fs::remove_file(&partial);
+        }
+        Error::io(format!("cannot write {}", library.display()), error)
+    })
 }
 
 /// The command that compiles a C file with procedures into an object for one engine. [`write_headers`] has written `headers`.

@@ -218,7 +218,7 @@ fn one_past_each_limit_is_an_error() {
         }
         let huge = vec![0; LIBRARY_BYTES_MAX + 1];
         let error = database.load_library("huge", &huge, false).unwrap_err().to_string();
-        assert!(error.contains("8 MiB"), "{error}");
+        assert!(error.contains("16 MiB"), "{error}");
     }
 }
 
@@ -397,15 +397,23 @@ fn limits_on_transactions_hold_for_calls() {
 #[test]
 fn a_call_that_exceeds_the_log_ring_is_an_error() {
     for config in engines() {
-        let ring = 256 << 10;
-        let database = Database::create(Config { wal_ring_bytes: ring, ..config }).unwrap();
+        let each = 256 << 10;
+        let ring = match config.engine {
+            EngineKind::Arena => each,
+            // All processors share one.
+            EngineKind::HashMap => each * libbpf_rs::num_possible_cpus().unwrap().next_power_of_two() as u32,
+        };
+        if ring > 4 << 20 {
+            println!("skipped on hash maps: the ring of so many processors has room for every call");
+            continue;
+        }
+        let database = Database::create(Config { wal_ring_bytes: each, ..config }).unwrap();
         database.load_library("test", &compiled(), false).unwrap();
         let mut session = database.session().unwrap();
         let value = vec![7; 60_000];
         let full = |result: Result<Reply, Error>| match result {
             Err(Error::WalFull) => false,
-            // On hash maps, all processors share one ring.
-            Err(Error::CallTooLarge(bytes)) => bytes >= ring,
+            Err(Error::CallTooLarge(bytes)) => bytes == ring,
             other => panic!("{other:?}"),
         };
         // Nobody reads the ring.

@@ -9,7 +9,7 @@ use bedplate_kerneldb::{
 use common::{can_run, has_arenas, hash_maps, small};
 
 const CONFLICT: u32 = 16;
-/// A latch was not acquired within the time that a program waits: whoever holds it has lost its processor.
+/// A latch was not acquired within the time that a program waits: the thread that holds it has lost its processor.
 const BUSY: u32 = 24;
 
 fn key(table: u8, id: u64, bytes: usize) -> Vec<u8> {

@@ -15,13 +15,13 @@ pub struct Args {
     /// Source: a C file that includes <bedplate/procedure.h>, or a file NAME.kdb of the procedure language.
     #[arg(required_unless_present = "headers")]
     source: Option<PathBuf>,
-    /// Object file to write. Default: the source's name with .o in the place of .c or .kdb.
+    /// Library to write. Default: the source's name with .o in the place of .c or .kdb.
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Print the C text of a file of the procedure language, and do not compile it.
     #[arg(long, requires = "source", conflicts_with_all = ["output", "headers"])]
     print_c: bool,
-    /// Write the headers into this folder, for editors and other build systems, and leave them there.
+    /// Write the headers into this folder, for editors, and leave them there.
     #[arg(long, value_name = "DIR")]
     headers: Option<PathBuf>,
 }

@@ -36,7 +36,7 @@ pub enum Command {
     Load(load::Args),
     /// Make a folder with the source, the Makefile and the test of a new procedure.
     NewProcedure(new_procedure::Args),
-    /// Compile procedures, in C or in the procedure language, into an object that servers load.
+    /// Compile procedures, in C or in the procedure language, into a library that servers load.
     BuildProcedure(build_procedure::Args),
 }
 

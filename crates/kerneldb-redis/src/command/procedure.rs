@@ -83,7 +83,7 @@ pub(super) fn manage<S: Operators, V: Services>(
                         "LIST",
                         "Return procedures and handlers, each with its library, and the counts of handlers.",
                     ),
-                    ("LOAD <file>", "Load a library from an object file on the server's machine."),
+                    ("LOAD <file>", "Load a library from a file on the server's machine."),
                     ("REPLACE <file>", "The same, in the place of the library of that name if there is one."),
                     ("UNLOAD <library>", "Remove a library with all of its procedures and handlers."),
                 ],

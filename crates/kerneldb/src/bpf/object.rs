@@ -144,9 +144,10 @@ impl LoadedObject {
             .ok_or_else(|| Error::Config(format!("the eBPF object has no map {name}")))
     }
 
-    /// Whether there is a map whose name has this end.
-    pub(crate) fn has_map_with_end(&self, end: &str) -> bool {
-        self.object.maps().any(|map| map.name().to_string_lossy().ends_with(end))
+    /// Whether there is a map whose name has this end, with values of this size.
+    pub(crate) fn has_map(&self, end: &str, value_size: usize) -> bool {
+        let mut maps = self.object.maps();
+        maps.any(|map| map.name().to_string_lossy().ends_with(end) && map.value_size() as usize == value_size)
     }
 
     /// Updates one element of a map.

@@ -11,6 +11,7 @@ use crate::{
     EngineKind, Error, HandlerKind, Result,
     attach::{self, Attachment, LoadedObject, MapFds},
     engine::{Engine, Library, Registered, RegisteredHandler, VerifiedProcedure},
+    layout::kdb_handler,
     library_file,
     limits::{LIBRARY_BYTES_MAX, LIBRARY_NAME_MAX},
 };
@@ -131,10 +132,14 @@ fn with_place_of_reason(error: Error) -> Error {
 /// Lets the kernel verify the programs of a library, with those on connections or without.
 fn verify_programs(db: &Arc<Engine>, library: &str, elf: &[u8], on_connections: bool) -> Result<Library> {
     let mut verified = Library::default();
-    let leave_out = (!on_connections).then_some(ON_CONNECTION);
+    // Objects for hash maps have no programs on connections, so such a name is that of a procedure.
+    let has_some = db.config().engine == EngineKind::Arena;
+    let leave_out = (has_some && !on_connections).then_some(ON_CONNECTION);
     for partition in 0..db.config().partitions {
         let object = load_object(db, library, elf, partition, leave_out)?;
-        if db.config().engine == EngineKind::HashMap && object.has_map_with_end(HANDLER_COUNTS) {
+        if db.config().engine == EngineKind::HashMap
+            && object.has_map(HANDLER_COUNTS, size_of::<kdb_handler>())
+        {
             let text = "handlers need the arena engine, which needs Linux 6.14 or newer";
             return Err(Error::Library(text.into()));
         }

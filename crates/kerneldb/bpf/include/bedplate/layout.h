@@ -167,7 +167,7 @@ struct kdb_call {
 	__u32 arguments;          /* number of arguments */
 	__u32 reply;              /* out: enum kdb_reply */
 	__s64 integer;            /* out */
-	__u64 observed_ts;        /* out: newest commit that the call reveals */
+	__u64 observed_ts;        /* out (arena engine): newest commit that the call reveals */
 	__s64 number;             /* result of the functions that parse numbers */
 	__u32 return_program;     /* of a call on a connection: the program in kdb_call_returns that continues */
 	__u32 _pad;

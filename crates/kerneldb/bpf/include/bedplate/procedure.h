@@ -28,7 +28,7 @@
  * and if the kernel has rolled back a run on the connection.
  *
  * The procedure works on one partition: that of its first argument as a key. Other keys than those of this partition
- * end in KDB_ERR_PARTITION. A database of up to 4 GiB has one partition.
+ * end in KDB_ERR_PARTITION. A database of up to 4 GiB has one partition, and so has every one on hash maps.
  *
  * `p` is the call. It has one key and one value at a time, in the call's I/O buffer (struct kdb_io). The functions below set the
  * key and the value, run an operator, and read its result. Each returns an enum kdb_status, or KDB_REFUSED. A procedure has to
@@ -98,7 +98,7 @@ static __always_inline int kdb_find_call(struct kdb_proc *p, __u32 session, __u3
 	}
 #endif
 
-/* Two programs with the same body: one for user space, and one on connections. */
+/* Two programs with the same body: one for user space, and on the arena engine one on connections. */
 #define KDB_PROCEDURE_IN(section, name, only_reads)                                                    \
 	static __always_inline int name##_body(struct kdb_proc *p);                                    \
 	SEC(section) int name(struct kdb_proc_arguments *arguments)                                    \
@@ -203,8 +203,8 @@ __noinline int kdb_parse(struct kdb_call *call, struct kdb_io *io, __u32 at, __u
 
 /* ---- Numbers ---------------------------------------------------------------------------------- */
 
-/* The quotient of two signed numbers, towards zero. Programs of the hash-map engine have no instruction for it, so the compiler refuses
- * `/` and `%` of signed numbers there. `right` is not 0, and the quotient is in range. */
+/* The quotient of two signed numbers, towards zero. Programs of the hash-map engine have no instruction for it, so the compiler may
+ * refuse `/` and `%` of signed numbers there. `right` is not 0, and the quotient is in range. */
 static __always_inline __s64 kdb_divide(__s64 left, __s64 right)
 {
 #ifdef KDB_ENGINE_HASHMAP
