@@ -21,10 +21,9 @@ impl Compiler {
     /// Compiles a source in C to a library.
     pub fn object(&self, source: &str) -> Result<Vec<u8>> {
         let folder: &Path = self.0.path();
-        let (file, object) = (folder.join("procedures.c"), folder.join("procedures.o"));
+        let file = folder.join("procedures.c");
         std::fs::write(&file, source).map_err(Error::io("writing the source of procedures"))?;
-        sdk::build(folder, &file, &object, &[])?;
-        std::fs::read(&object).map_err(Error::io("reading the object of procedures"))
+        Ok(sdk::compile(folder, &file, &[])?)
     }
 }
 

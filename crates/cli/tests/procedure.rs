@@ -93,7 +93,34 @@ fn mistakes_are_errors_of_one_line() {
     assert!(!folder.path().join("wrong.o").exists());
 }
 
-/// Other build systems compile with the headers that the command writes.
+/// A library that exists is replaced, and a pipe stays what it is.
+#[test]
+fn a_library_is_written_to_a_file_or_a_pipe() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("nothing.c");
+    let text = "#include <bedplate/procedure.h>\nKDB_LICENSE(\"Dual MIT/GPL\");\nKDB_PROCEDURE(nothing) { return KDB_OK; }\n";
+    std::fs::write(&source, text).unwrap();
+    let file = folder.path().join("nothing.o");
+    std::fs::write(&file, "older").unwrap();
+    // The object names the folder of the headers for debuggers.
+    let headers = tempfile::tempdir().unwrap();
+    let build = || {
+        let mut build = command(&["kv", "build-procedure", "--headers"]);
+        build.arg(headers.path()).arg(&source);
+        build
+    };
+    assert!(build().status().unwrap().success());
+    let piped = build().args(["-o", "/dev/stdout"]).output().unwrap();
+    assert!(piped.status.success(), "{}", String::from_utf8_lossy(&piped.stderr));
+    let library = std::fs::read(&file).unwrap();
+    assert!(library.starts_with(b"\x7fELF") && piped.stdout == library);
+    let names = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(names.count(), 2, "nothing else is left");
+    let nowhere = build().args(["-o", "/nowhere/nothing.o"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&nowhere.stderr).contains("cannot write /nowhere/nothing.o"));
+}
+
+/// Editors read the headers that the command writes, and it compiles without the project's folder.
 #[test]
 fn the_headers_suffice_for_a_compiler() {
     let folder = tempfile::tempdir().unwrap();

@@ -79,10 +79,9 @@ KDB_TIMER_HANDLER(tick)
 fn compile(folder: &Path, name: &str, text: &str) -> Vec<u8> {
     let headers = folder.join("headers");
     sdk::write_headers(&headers).unwrap();
-    let (source, object) = (folder.join(format!("{name}.c")), folder.join(format!("{name}.o")));
+    let source = folder.join(format!("{name}.c"));
     std::fs::write(&source, text).unwrap();
-    sdk::build(&headers, &source, &object, &[]).unwrap();
-    std::fs::read(&object).unwrap()
+    sdk::compile(&headers, &source, &[]).unwrap()
 }
 
 #[test]

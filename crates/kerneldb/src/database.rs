@@ -72,9 +72,9 @@ impl Database {
         Application::load(self.engine.clone(), elf, partition)
     }
 
-    /// Loads a library: a file of [`sdk::build`](crate::sdk::build) with procedures (`bedplate/procedure.h`), which sessions then call by name
-    /// ([`Session::call`]), and with handlers (`bedplate/handler.h`), which can be attached ([`Database::attach_handler`]). Returns
-    /// the names of both.
+    /// Loads a library, which [`sdk::compile`](crate::sdk::compile) makes. Sessions then call its procedures
+    /// (`bedplate/procedure.h`) by name ([`Session::call`]), and its handlers (`bedplate/handler.h`) can be attached
+    /// ([`Database::attach_handler`]). Returns the names of both.
     ///
     /// With `replace`, the library of the same name is replaced as a whole if there is one. Calls that run are not affected. New
     /// handlers take the places of those of the same names, and other handlers are detached.
@@ -82,10 +82,10 @@ impl Database {
     /// # Errors
     ///
     /// [`Error::Library`] if the library has neither procedures nor handlers, if it has handlers and the database has several
-    /// partitions or is on hash maps, if it is an object for arenas alone and the database is on hash maps, if it was compiled with the headers of another version, or if the kernel refuses it; if one of its procedures or
-    /// handlers is in another library; if the library is loaded already and not to be replaced; or at a limit
-    /// ([`crate::limits::PROCEDURES_MAX`], [`crate::limits::HANDLERS_MAX`], [`crate::limits::LIBRARY_BYTES_MAX`]). An error changes
-    /// nothing.
+    /// partitions or is on hash maps, if it is an object for arenas alone and the database is on hash maps, if it was compiled with
+    /// the headers of another version, or if the kernel refuses it; if one of its procedures or handlers is in another library; if
+    /// the library is loaded already and not to be replaced; or at a limit ([`crate::limits::PROCEDURES_MAX`],
+    /// [`crate::limits::HANDLERS_MAX`], [`crate::limits::LIBRARY_BYTES_MAX`]). An error changes nothing.
     pub fn load_library(&self, library: &str, elf: &[u8], replace: bool) -> Result<Vec<String>> {
         session::load_library(&self.engine, library, elf, replace, || Ok(()))
     }

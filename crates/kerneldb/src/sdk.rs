@@ -2,10 +2,9 @@
 //!
 //! The headers are those of this build, so an object fits the database that this build makes.
 
-use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use crate::{EngineKind, Error, Result, library_file, toolchain};
 
@@ -47,49 +46,30 @@ pub fn write_headers(folder: &Path) -> Result<()> {
 ///
 /// # Errors
 ///
-/// [`Error::Io`] if there is no clang or a file cannot be written; [`Error::Library`] if the compiler refuses the source.
-pub fn build(headers: &Path, source: &Path, library: &Path, options: &[&str]) -> Result<()> {
-    let beside = |end: &str| {
-        let mut name = library.as_os_str().to_owned();
-        name.push(end);
-        PathBuf::from(name)
-    };
+/// [`Error::Io`] if clang cannot be run; [`Error::Library`] if it refuses the source.
+pub fn compile(headers: &Path, source: &Path, options: &[&str]) -> Result<Vec<u8>> {
     let object_for = |engine| -> Result<Vec<u8>> {
-        let (name, object) = match engine {
-            EngineKind::Arena => ("arena", beside(".arena.partial")),
-            EngineKind::HashMap => ("hash-map", beside(".hash-map.partial")),
-        };
-        let mut compiler = compiler(engine, headers, source, &object)?;
-        compiler.args(options);
+        let mut compiler = compiler(engine, headers, source, "-".as_ref())?;
+        compiler.args(options).stderr(Stdio::inherit());
         if engine == EngineKind::HashMap && !options.contains(&"-Werror") {
             // Nearly all warnings have been printed for the other engine.
             compiler.arg("-w");
         }
-        let status = compiler.status().map_err(|error| Error::io("cannot run clang", error))?;
-        if !status.success() {
+        let output = compiler.output().map_err(|error| Error::io("cannot run clang", error))?;
+        if !output.status.success() {
+            let name = match engine {
+                EngineKind::Arena => "arena",
+                EngineKind::HashMap => "hash-map",
+            };
             return Err(Error::Library(format!("the compiler refuses the source for the {name} engine")));
         }
-        let elf = fs::read(&object);
-        let _ = fs::remove_file(&object);
-        elf.map_err(|error| Error::io("cannot read the compiler's output", error))
+        Ok(output.stdout)
     };
-    let file = library_file::join(&object_for(EngineKind::Arena)?, &object_for(EngineKind::HashMap)?);
-    // A device or a pipe is written to. A file is replaced as a whole, because a server may be reading it.
-    let is_special = fs::metadata(library).is_ok_and(|metadata| !metadata.is_file());
-    let partial = if is_special { library.to_owned() } else { beside(".partial") };
-    let written = fs::write(&partial, file).and_then(|()| match is_special {
-        true => Ok(()),
-        false => fs::rename(&partial, library),
-    });
-    written.map_err(|error| {
-        if !is_special {
-            let _ = fs::remove_file(&partial);
-        }
-        Error::io(format!("cannot write {}", library.display()), error)
-    })
+    Ok(library_file::join(&object_for(EngineKind::Arena)?, &object_for(EngineKind::HashMap)?))
 }
 
-/// The command that compiles a C file with procedures into an object for one engine. [`write_headers`] has written `headers`.
+/// The command that compiles a C file with procedures into an object for one engine. [`write_headers`] has written `headers`. The
+/// object is the standard output if its path is `-`.
 ///
 /// # Errors
 ///

@@ -20,12 +20,10 @@ const DROP: i32 = 2;
 fn compiled(names: &[&str]) -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     sdk::write_headers(folder.path()).unwrap();
-    let object = folder.path().join("handlers.o");
     let source = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/libraries/handlers.bpf.c"));
     let options: Vec<_> = names.iter().map(|name| format!("-DWITH_{name}")).collect();
     let options: Vec<_> = options.iter().map(String::as_str).collect();
-    sdk::build(folder.path(), source, &object, &options).unwrap();
-    std::fs::read(object).unwrap()
+    sdk::compile(folder.path(), source, &options).unwrap()
 }
 
 fn loaded(names: &[&str]) -> Option<Database> {

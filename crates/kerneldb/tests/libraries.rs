@@ -320,10 +320,8 @@ fn calls_fill_the_memory_up_to_its_limit() {
 fn compiled() -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     sdk::write_headers(folder.path()).unwrap();
-    let object = folder.path().join("test.o");
     let source = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/libraries/test.bpf.c"));
-    sdk::build(folder.path(), source, &object, &[]).unwrap();
-    std::fs::read(object).unwrap()
+    sdk::compile(folder.path(), source, &[]).unwrap()
 }
 
 #[test]

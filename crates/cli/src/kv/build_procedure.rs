@@ -3,6 +3,9 @@
 //! A file of the procedure language is compiled to C first. The C text is in a temporary file, and its line directives name the
 //! source.
 
+use std::fs::{self, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -49,12 +52,26 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut text = source.clone();
     if language == Language::Procedures {
         text = folder.path().join("procedures.c");
-        std::fs::write(&text, to_c(source)?).with_context(|| format!("cannot write {}", text.display()))?;
+        fs::write(&text, to_c(source)?).with_context(|| format!("cannot write {}", text.display()))?;
     }
-    let object = args.output.clone().unwrap_or_else(|| source.with_extension("o"));
-    sdk::build(headers, &text, &object, &[])
-        .with_context(|| format!("cannot compile {}", source.display()))?;
+    let library =
+        sdk::compile(headers, &text, &[]).with_context(|| format!("cannot compile {}", source.display()))?;
+    let output = args.output.clone().unwrap_or_else(|| source.with_extension("o"));
+    write(&output, &library).with_context(|| format!("cannot write {}", output.display()))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a library. A file is replaced as a whole, because a server may read it at the same time. A device or a pipe is written to.
+fn write(output: &Path, library: &[u8]) -> io::Result<()> {
+    if fs::metadata(output).is_ok_and(|metadata| !metadata.is_file()) {
+        return fs::write(output, library);
+    }
+    let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(".".as_ref());
+    // The umask applies, as it does to any new file.
+    let mut file = tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(folder)?;
+    file.write_all(library)?;
+    file.persist(output)?;
+    Ok(())
 }
 
 /// The language of a source, by the end of its name.

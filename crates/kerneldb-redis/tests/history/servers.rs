@@ -67,15 +67,11 @@ impl Variant {
 pub fn compile(source: &str, options: &[&str]) -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     sdk::write_headers(folder.path()).unwrap();
-    let object = folder.path().join("object.o");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
-    let output = sdk::compiler(EngineKind::Arena, folder.path(), &source, &object)
-        .unwrap()
-        .args(options)
-        .output()
-        .unwrap();
+    let compiler = sdk::compiler(EngineKind::Arena, folder.path(), &source, "-".as_ref());
+    let output = compiler.unwrap().args(options).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    std::fs::read(object).unwrap()
+    output.stdout
 }
 
 /// The library with the procedures.
@@ -84,10 +80,8 @@ pub fn procedures() -> &'static [u8] {
     LIBRARY.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
         sdk::write_headers(folder.path()).unwrap();
-        let library = folder.path().join("history.o");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/history/history.bpf.c");
-        sdk::build(folder.path(), &source, &library, &[]).unwrap();
-        std::fs::read(library).unwrap()
+        sdk::compile(folder.path(), &source, &[]).unwrap()
     })
 }
 

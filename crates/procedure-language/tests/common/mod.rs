@@ -42,10 +42,9 @@ pub fn example(name: &str) -> String {
 pub fn object(c: &str) -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     sdk::write_headers(folder.path()).unwrap();
-    let (source, object) = (folder.path().join("test.c"), folder.path().join("test.o"));
+    let source = folder.path().join("test.c");
     std::fs::write(&source, c).unwrap();
-    sdk::build(folder.path(), &source, &object, &["-Werror"]).unwrap_or_else(|error| panic!("{error}\n{c}"));
-    std::fs::read(object).unwrap()
+    sdk::compile(folder.path(), &source, &["-Werror"]).unwrap_or_else(|error| panic!("{error}\n{c}"))
 }
 
 /// Compiles a program of the procedure language to a library.

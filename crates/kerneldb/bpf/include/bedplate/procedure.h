@@ -72,6 +72,7 @@ static __always_inline int kdb_find_call(struct kdb_proc *p, __u32 session, __u3
 	p->io = bpf_map_lookup_elem(&kdb_ios, &io);
 	if (!p->ctx || !p->call || !p->io)
 		return -1;
+	/* The hash-map engine looks the buffer up again. */
 	p->io->index = io;
 	return 0;
 }
@@ -203,8 +204,8 @@ __noinline int kdb_parse(struct kdb_call *call, struct kdb_io *io, __u32 at, __u
 
 /* ---- Numbers ---------------------------------------------------------------------------------- */
 
-/* The quotient of two signed numbers, towards zero. Programs of the hash-map engine have no instruction for it, so the compiler may
- * refuse `/` and `%` of signed numbers there. `right` is not 0, and the quotient is in range. */
+/* Returns the quotient of two signed numbers, rounded towards zero. Programs of the hash-map engine have no instruction for it, so
+ * the compiler may refuse `/` and `%` of signed numbers there. `right` is not 0, and the quotient is in range. */
 static __always_inline __s64 kdb_divide(__s64 left, __s64 right)
 {
 #ifdef KDB_ENGINE_HASHMAP
@@ -216,7 +217,7 @@ static __always_inline __s64 kdb_divide(__s64 left, __s64 right)
 #endif
 }
 
-/* What remains of `left` after that division. */
+/* Returns the remainder of that division, which has the sign of `left`. */
 static __always_inline __s64 kdb_remainder(__s64 left, __s64 right)
 {
 #ifdef KDB_ENGINE_HASHMAP
