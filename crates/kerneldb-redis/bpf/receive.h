@@ -161,6 +161,28 @@ passed:
 	return SRV_PASSED;
 }
 
+/* Receives a packet while there is no database: passes it to the event loop. This needs no arena. */
+static __always_inline int srv_receive_paused(struct __sk_buff *skb)
+{
+	struct srv_stats *stats = srv_count();
+	__u32 idx = 0, len = skb->len;
+	struct srv_conn *conn = srv_conn_of(skb, &idx);
+
+	if (!conn || conn->broken || !len)
+		return SK_DROP;
+	conn->last_ns = bpf_ktime_get_coarse_ns();
+	if (stats) {
+		stats->packets++;
+		stats->bytes += len;
+	}
+	if (!srv_pass_in_turn(conn, len))
+		srv_begin_turn(conn, idx, len);
+	srv_count_passed(len);
+	barrier();
+	*(volatile __u64 *)&conn->bytes_in = conn->bytes_in + len;
+	return SK_PASS;
+}
+
 /* The second half, when the commands have run: sends their replies off, or passes the packet. */
 __noinline int srv_give(struct __sk_buff *skb, struct srv_input *in)
 {

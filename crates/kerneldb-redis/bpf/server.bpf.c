@@ -31,6 +31,12 @@ int srv_verdict_exec(struct __sk_buff *skb)
 	return srv_receive_exec(skb);
 }
 
+SEC("sk_skb/verdict")
+int srv_verdict_paused(struct __sk_buff *skb)
+{
+	return srv_receive_paused(skb);
+}
+
 SEC("sk_msg")
 int srv_sender(struct sk_msg_md *msg)
 {

@@ -86,3 +86,6 @@ pub(crate) const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Shortest time for which a request waits before it is tried again.
 pub(crate) const RETRY_MIN: Duration = Duration::from_micros(50);
+
+/// Time for which a change of the database's options waits for open transactions to end. Then it fails, and nothing has changed.
+pub(crate) const REBUILD_WAIT: Duration = Duration::from_secs(5);

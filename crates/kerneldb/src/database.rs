@@ -1,6 +1,7 @@
 //! The database handle: the type that users open, and the owner of the background threads.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -103,6 +104,11 @@ impl Database {
     /// The procedures that can be called by name.
     pub fn procedures(&self) -> Vec<ProcedureInfo> {
         session::list_procedures(&self.engine)
+    }
+
+    /// The libraries that are loaded: their names and the contents of their files, as [`Database::load_library`] takes them.
+    pub fn libraries(&self) -> BTreeMap<String, Arc<[u8]>> {
+        self.engine.procedures.files()
     }
 
     /// Number of I/O buffers (`kdb_ios`) that are claimed at the moment, for leak checks.

@@ -316,9 +316,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let address = config.bind;
     let in_use = |error| in_use(error, address);
     let mut server = Server::prepare(config).map_err(in_use)?;
-    let store = Arc::new(open(args, &mut server)?);
+    let store = open(args, &mut server)?;
     load_procedures(args, &store)?;
-    let server = server.start(store.clone()).map_err(in_use)?;
+    let mut server = server.start(Arc::new(store)).map_err(in_use)?;
     let stopper = server.stopper();
     stops.started(move || stopper.stop());
     // Programs that start this one wait for this line. It also has the port, which the option may leave open as 0.
@@ -327,11 +327,16 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
     let served = server.wait();
     stops.end();
-    // Without a log, only a last checkpoint keeps the data.
-    let last = args.durability == Acknowledge::Off && store.data_dir().is_some();
-    let closed = store.close(last);
-    served?;
-    closed?;
+    // If there is no store, the server could not open it again after a change of the database's options.
+    if let Some(store) = server.store() {
+        // Without a log, only a last checkpoint keeps the data.
+        let last = store.durability() == Durability::Off && store.data_dir().is_some();
+        let closed = store.close(last);
+        served?;
+        closed?;
+    } else {
+        served?;
+    }
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
 }

@@ -122,6 +122,7 @@ pub struct Clients {
     pause_until_ms: AtomicU64,
     pause_reads_too: AtomicBool,
     shutdown_pause: AtomicBool,
+    rebuild_pause: AtomicBool,
 }
 
 /// The times until which commands wait, in milliseconds since the Unix epoch; 0 = they do not wait.
@@ -197,13 +198,31 @@ impl Clients {
         self.shutdown_pause.store(on, Relaxed);
     }
 
+    /// Commands that begin work on the database wait until it is made anew. The caller tells the kernel
+    /// ([`Services::pauses_changed`](super::Services::pauses_changed)).
+    pub fn pause_for_rebuild(&self, on: bool) {
+        self.rebuild_pause.store(on, Relaxed);
+    }
+
+    /// Whether commands wait because the database is made anew.
+    pub fn rebuilds(&self) -> bool {
+        self.rebuild_pause.load(Relaxed)
+    }
+
     /// Ends the pause of writes after a shutdown that did not stop the server.
     pub fn resume_after_shutdown(&self) {
         self.pause_for_shutdown(false);
     }
 
-    /// The times until which commands wait.
+    /// The times until which the kernel must not answer commands.
     pub fn pauses(&self) -> Pauses {
+        if self.rebuilds() {
+            return Pauses { all_until_ms: u64::MAX, writes_until_ms: u64::MAX };
+        }
+        self.client_pauses()
+    }
+
+    fn client_pauses(&self) -> Pauses {
         let until = self.pause_until_ms.load(Relaxed);
         let all_until_ms = if self.pause_reads_too.load(Relaxed) { until } else { 0 };
         let shutdown = self.shutdown_pause.load(Relaxed);
@@ -212,7 +231,7 @@ impl Clients {
 
     /// Milliseconds that a command has to wait because of CLIENT PAUSE or a shutdown.
     pub(super) fn paused_ms(&self, now_ms: u64, writes: bool) -> u64 {
-        let pauses = self.pauses();
+        let pauses = self.client_pauses();
         let until = if writes { pauses.writes_until_ms } else { pauses.all_until_ms };
         until.saturating_sub(now_ms)
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::clients::{Client, Peer};
 use super::exec::{Ctx, Unfinished};
-use super::multi::Multi;
+use super::multi::{self, Multi};
 use super::operators::Operators;
 use super::request::{Core, ReplyMode, Step};
 use super::services::{Counters, ServerState, Services};
@@ -124,6 +124,26 @@ impl Connection {
     /// The protocol version in use: the kernel speaks RESP2 only.
     pub fn protocol(&self) -> Protocol {
         self.core.protocol
+    }
+
+    /// Whether a command is in the middle of its work on the database, beside an open transaction.
+    pub fn is_at_work(&self) -> bool {
+        self.core.is_at_work()
+    }
+
+    /// Must be called before the session's database is made anew. There is no open transaction, and no command is at work.
+    pub fn leave_database<S: Operators>(&mut self, store: &mut S) {
+        multi::leave_database(&mut self.core.watched, store);
+    }
+
+    /// Continues on a session of the new database. A connection that had the default durability `before` gets the new default.
+    pub fn enter_database<S: Operators>(&mut self, store: &mut S, before: Durability) {
+        if self.core.durability == before {
+            self.core.durability = self.core.server.settings.database().durability;
+        }
+        store.set_durability(self.core.durability);
+        self.core.durability_applied = true;
+        multi::enter_database(&mut self.core.watched, store);
     }
 
     /// The event that this connection's commits wait for.

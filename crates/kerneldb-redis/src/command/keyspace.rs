@@ -34,9 +34,26 @@ const STEP: u64 = 4096;
 /// positions, because the kernel passes over empty buckets by itself.
 const SCAN_POSITIONS: u64 = 1 << 16;
 
-/// SCAN, whose cursor is a scan position. A key's position never changes, so a key that exists from the first
-/// call to the last is returned. Every key is returned at most once per round, unless it is deleted and
-/// written again.
+/// Bits of a cursor that are a scan position. The bits above are the number of times that the database was made anew.
+const POSITION_BITS: u32 = 40;
+/// Bits of that number that a cursor has, so that cursors are positive for clients that take them for signed numbers.
+const REBUILD_BITS: u32 = 22;
+
+/// The cursor of a position.
+fn cursor_at(position: u64, rebuilds: u64) -> u64 {
+    position | (rebuilds & ((1 << REBUILD_BITS) - 1)) << POSITION_BITS
+}
+
+/// The position of a cursor. It is the first one if the cursor is from before the database was made anew, which has given the keys
+/// other positions.
+fn position_of(cursor: u64, rebuilds: u64) -> u64 {
+    let position = cursor & ((1 << POSITION_BITS) - 1);
+    if cursor_at(position, rebuilds) == cursor { position } else { 0 }
+}
+
+/// SCAN, whose cursor has a scan position. A key's position does not change while the database stays, so a key that exists from the
+/// first call to the last is returned. Every key is returned at most once per round, unless it is deleted and written again, or the
+/// database is made anew.
 pub(super) fn scan<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
     let cursor: u64 = std::str::from_utf8(args.get(1))
         .ok()
@@ -63,10 +80,11 @@ pub(super) fn scan<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Arg
         }
         i += 2;
     }
-    let positions = ctx.services.positions();
-    let end = cursor.saturating_add(SCAN_POSITIONS).min(positions);
+    let (positions, rebuilds) = (ctx.services.positions(), ctx.services.rebuilds());
+    let from = position_of(cursor, rebuilds);
+    let end = from.saturating_add(SCAN_POSITIONS).min(positions);
     let now_ms = ctx.now_ms;
-    let (mut next, mut seen, mut found) = (cursor, 0, Vec::new());
+    let (mut next, mut seen, mut found) = (from, 0, Vec::new());
     // The steps grow, so that an almost empty table takes few snapshots.
     let mut step = (count as u64).clamp(16, STEP);
     while next < end && seen < count {
@@ -81,7 +99,8 @@ pub(super) fn scan<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Arg
         })?;
     }
     ctx.out.array(2);
-    ctx.out.bulk(if next >= positions { 0 } else { next }.to_string().as_bytes());
+    let cursor = if next >= positions { 0 } else { cursor_at(next, rebuilds) };
+    ctx.out.bulk(cursor.to_string().as_bytes());
     ctx.out.array(found.len());
     found.iter().for_each(|key| ctx.out.bulk(key));
     Ok(())
@@ -197,4 +216,22 @@ fn keys_at<S: Operators, V: Services>(ctx: &Ctx<'_, S, V>, from: u64, to: u64) -
     let mut keys = Vec::new();
     let next = ctx.services.scan(from, to, &mut |item| keys.push(item.key.to_vec()))?;
     Ok((keys, next))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_from_before_a_rebuild_begins_anew() {
+        assert_eq!(cursor_at(77, 0), 77);
+        for rebuilds in [0, 1, 5, (1 << REBUILD_BITS) - 1] {
+            let cursor = cursor_at(77, rebuilds);
+            assert!(i64::try_from(cursor).is_ok());
+            assert_eq!(position_of(cursor, rebuilds), 77);
+            assert_eq!(position_of(cursor, rebuilds + 1), 0);
+        }
+        // A position of the first database would be behind the end, or that of other keys.
+        assert_eq!(position_of(77, 1), 0);
+    }
 }

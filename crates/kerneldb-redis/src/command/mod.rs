@@ -52,7 +52,7 @@ pub use services::{
     AdminTask, AdminTaskResult, AdminTaskTicket, Counters, KernelActivity, Keyspace, Memory, ServerState,
     Services,
 };
-pub use settings::{Settings, Startup};
+pub use settings::{DatabaseOptions, Settings, Startup};
 pub use shutdown::Shutdown;
 
 /// Version of Redis whose commands and replies these are.

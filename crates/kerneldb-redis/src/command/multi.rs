@@ -40,6 +40,30 @@ struct ExecProgress {
 pub(super) struct Watched {
     key: Vec<u8>,
     version: Option<u64>,
+    /// It had not changed when a database was left that is made anew.
+    carried: bool,
+}
+
+/// A timestamp that no commit has.
+const NO_VERSION: u64 = u64::MAX;
+
+/// The time before a database is made anew: notes which watched keys have not changed. The new database has them with other
+/// timestamps.
+pub(super) fn leave_database<S: Operators>(watched: &mut [Watched], store: &mut S) {
+    for watched in watched {
+        let version = store.get(&watched.key).map(|value| value.map(|value| value.commit_ts));
+        watched.carried = version.is_ok_and(|version| version == watched.version);
+    }
+}
+
+/// The time after it: watches the versions in the new database. A key that had changed already stays a changed one.
+pub(super) fn enter_database<S: Operators>(watched: &mut [Watched], store: &mut S) {
+    for watched in watched {
+        watched.version = match store.get(&watched.key) {
+            Ok(value) if watched.carried => value.map(|value| value.commit_ts),
+            _ => Some(NO_VERSION),
+        };
+    }
 }
 
 impl Multi {
@@ -120,7 +144,7 @@ fn watch<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V>, ar
             return Err(format!("ERR at most {TX_KEYS_MAX} keys can be watched").into());
         }
         let version = ctx.get(key)?.map(|value| value.commit_ts);
-        watched.push(Watched { key: key.to_vec(), version });
+        watched.push(Watched { key: key.to_vec(), version, carried: false });
     }
     core.watched = watched;
     Ok(())

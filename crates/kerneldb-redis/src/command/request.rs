@@ -105,7 +105,7 @@ impl Core {
             multi: None,
             watched: Vec::new(),
             in_exec: false,
-            durability: server.settings.startup().durability,
+            durability: server.settings.database().durability,
             durability_applied: false,
             reply_mode: ReplyMode::On,
             pending: None,
@@ -139,6 +139,9 @@ impl Core {
                 Err(message) => self.error(ctx, message.as_bytes()),
             }
             return Step::Done;
+        }
+        if self.waits_for_rebuild(ctx) {
+            return Step::Again(Duration::from_millis(PAUSE_STEP_MS));
         }
         if let Some(pause) = self.paused(resolved, ctx.now_ms) {
             return Step::Again(pause);
@@ -177,6 +180,16 @@ impl Core {
         text.command = resolved.parent.name;
         let is_sub = !std::ptr::eq(resolved.parent, resolved.spec);
         text.subcommand = if is_sub { resolved.spec.name } else { "" };
+    }
+
+    /// Whether the request waits until the database is made anew. What has begun goes on: a transaction, and a command of several steps.
+    fn waits_for_rebuild<S: Operators, V: Services>(&self, ctx: &Ctx<'_, S, V>) -> bool {
+        self.server.clients.rebuilds() && !ctx.store.in_transaction() && self.pending.is_none()
+    }
+
+    /// Whether a command of this connection is in the middle of its work on the database.
+    pub fn is_at_work(&self) -> bool {
+        matches!(self.pending, Some(PendingCommand::Flush(_)))
     }
 
     fn paused(&self, resolved: Resolved, now_ms: u64) -> Option<Duration> {
@@ -305,7 +318,7 @@ impl Core {
             Call => procedure::call(self, ctx, args)?,
             Dbsize | Keys | Scan | Randomkey | Flushall | Flushdb => return self.keyspace(ctx, cmd, args),
             Client => client::run(self, ctx, spec, args)?,
-            Config => config::run(ctx, spec, args)?,
+            Config => return config::run(self, ctx, spec, args),
             Command => introspect::run(ctx, spec, args)?,
             Info => info::run(self, ctx, args)?,
             _ => self.data(ctx, resolved, args)?,

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::calls::Calls;
 use super::clients::Clients;
-use super::settings::{Settings, Startup};
+use super::settings::{DatabaseOptions, Settings, Startup};
 use super::shutdown::Shutdown;
 use bedplate_kerneldb::{HandlerInfo, HandlerTarget, HeapStats, ProcedureInfo, Result, SnapshotItem};
 
@@ -99,6 +99,8 @@ pub enum AdminTask {
     Checkpoint,
     /// BEDPLATE VERIFY: checks every invariant.
     Verify,
+    /// CONFIG SET of options of the database: makes the database anew.
+    Rebuild(DatabaseOptions),
     /// PROC LOAD, PROC REPLACE: loads the library in a file of the server's machine.
     LoadLibrary {
         /// The file, as the client has named it.
@@ -127,7 +129,7 @@ pub enum AdminTask {
 impl AdminTask {
     /// Whether it changes what code runs in the kernel, which clients may do only if the server allows it.
     pub fn changes_procedures(&self) -> bool {
-        !matches!(self, AdminTask::Checkpoint | AdminTask::Verify)
+        !matches!(self, AdminTask::Checkpoint | AdminTask::Verify | AdminTask::Rebuild(_))
     }
 }
 
@@ -223,8 +225,13 @@ pub trait Services {
         self.len() == 0
     }
 
-    /// Number of scan positions; constant. A key's position does not change while it exists.
+    /// Number of scan positions. A key's position does not change while it exists, until the database is made anew.
     fn positions(&self) -> u64;
+
+    /// Number of times that the database was made anew.
+    fn rebuilds(&self) -> u64 {
+        0
+    }
 
     /// A position that may have keys, drawn with a random number.
     fn draw_position(&self, random: u64) -> Result<u64>;

@@ -6,9 +6,37 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use bedplate_kerneldb::limits::EXPIRE_EFFORT_MAX;
+use bedplate_kerneldb::limits::{
+    EXPIRE_EFFORT_MAX, LOG_RING_BYTES_MAX, LOG_RING_BYTES_MIN, PARTITION_BYTES_MIN, VERSIONS_MAX,
+};
 use bedplate_kerneldb::{Durability, Timeouts};
 use subtle::ConstantTimeEq;
+
+/// Options with which a database is made. CONFIG SET changes them by making the database anew ([`AdminTask::Rebuild`]).
+///
+/// [`AdminTask::Rebuild`]: super::AdminTask::Rebuild
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DatabaseOptions {
+    /// Default durability of a session's commits; there is a log unless it is off.
+    pub durability: Durability,
+    /// Memory limit in bytes; 0 = as much as the database was created with.
+    pub memory_bytes: u64,
+    /// Versions of a key.
+    pub versions: u32,
+    /// Size of each log ring in bytes; it matters if there is a log.
+    pub wal_ring_bytes: u32,
+}
+
+impl Default for DatabaseOptions {
+    fn default() -> Self {
+        DatabaseOptions {
+            durability: Durability::Async,
+            memory_bytes: 0,
+            versions: 4,
+            wal_ring_bytes: 8 << 20,
+        }
+    }
+}
 
 /// Settings that are fixed when the server starts, and initial values of the others.
 #[derive(Clone, Debug)]
@@ -19,10 +47,8 @@ pub struct Startup {
     pub port: u16,
     /// Data directory; empty without one.
     pub dir: String,
-    /// Default durability of a session's commits.
-    pub durability: Durability,
-    /// Memory limit in bytes; 0 = as much as the database was created with.
-    pub max_memory: u64,
+    /// Options of the database.
+    pub database: DatabaseOptions,
     /// Most connections at once.
     pub max_clients: u64,
     /// Seconds after which an idle connection is closed; 0 = never.
@@ -39,8 +65,7 @@ impl Default for Startup {
             bind: "127.0.0.1".into(),
             port: 6380,
             dir: String::new(),
-            durability: Durability::Async,
-            max_memory: 0,
+            database: DatabaseOptions::default(),
             max_clients: 4096,
             timeout_s: 0,
             password: String::new(),
@@ -53,6 +78,7 @@ impl Default for Startup {
 #[derive(Debug)]
 pub struct Settings {
     startup: Startup,
+    database: RwLock<DatabaseOptions>,
     password: RwLock<Vec<u8>>,
     max_clients: AtomicU64,
     timeout_s: AtomicU64,
@@ -62,6 +88,9 @@ pub struct Settings {
     output_bytes: AtomicU64,
     expire_effort: AtomicU64,
 }
+
+/// Parses a value into options of a database; the error describes what is wrong with the value.
+type OptionSetter = fn(&mut DatabaseOptions, &[u8]) -> Result<(), &'static str>;
 
 /// Parses and stores a value; the error describes what is wrong with the value.
 type Setter = fn(&Settings, &[u8]) -> Result<(), &'static str>;
@@ -76,6 +105,8 @@ enum Change {
     AtStart,
     /// Parses the value and stores it.
     Now(Setter),
+    /// Parses the value. The database is made anew with it.
+    Rebuild(OptionSetter),
 }
 
 /// A parameter, and the functions that read and write it.
@@ -90,18 +121,22 @@ const TIMEOUT_MS_MAX: u64 = i32::MAX as u64;
 
 const NOT_INTEGER: &str = "argument couldn't be parsed into an integer";
 
+const OUT_OF_RANGE: &str = "argument is out of range";
+
+/// Parses a number within `from..=to`.
+fn number(text: &[u8], from: u64, to: u64) -> Result<u64, &'static str> {
+    let number = crate::resp::parse_i64(text).and_then(|n| u64::try_from(n).ok()).ok_or(NOT_INTEGER)?;
+    if (from..=to).contains(&number) { Ok(number) } else { Err(OUT_OF_RANGE) }
+}
+
 /// Parses a number within `from..=to` and stores it.
 fn store(at: &AtomicU64, text: &[u8], from: u64, to: u64) -> Result<(), &'static str> {
-    let number = crate::resp::parse_i64(text).and_then(|n| u64::try_from(n).ok()).ok_or(NOT_INTEGER)?;
-    if !(from..=to).contains(&number) {
-        return Err("argument is out of range");
-    }
-    at.store(number, Relaxed);
+    at.store(number(text, from, to)?, Relaxed);
     Ok(())
 }
 
-/// Like [`store`], with `kb`, `mb` and `gb` (1024) as well as `k`, `m` and `g` (1000) behind the number.
-fn store_bytes(at: &AtomicU64, text: &[u8], from: u64) -> Result<(), &'static str> {
+/// Like [`number`], with `kb`, `mb` and `gb` (1024) as well as `k`, `m` and `g` (1000) behind the number.
+fn bytes(text: &[u8], from: u64) -> Result<u64, &'static str> {
     let error = "argument must be a memory value";
     let lower = text.to_ascii_lowercase();
     let digits = lower.iter().take_while(|c| c.is_ascii_digit()).count();
@@ -117,10 +152,52 @@ fn store_bytes(at: &AtomicU64, text: &[u8], from: u64) -> Result<(), &'static st
     };
     let number = crate::resp::parse_i64(&lower[..digits]).ok_or(error)? as u64;
     let number = number.checked_mul(unit).filter(|n| *n <= i64::MAX as u64).ok_or(error)?;
-    if number < from {
-        return Err("argument is out of range");
+    if number < from { Err(OUT_OF_RANGE) } else { Ok(number) }
+}
+
+/// Parses a number of bytes and stores it.
+fn store_bytes(at: &AtomicU64, text: &[u8], from: u64) -> Result<(), &'static str> {
+    at.store(bytes(text, from)?, Relaxed);
+    Ok(())
+}
+
+/// `appendonly`: whether there is a log. A log that is switched on is asynchronous, as Redis's is.
+fn set_log(options: &mut DatabaseOptions, text: &[u8]) -> Result<(), &'static str> {
+    let on = match &*text.to_ascii_lowercase() {
+        b"yes" => true,
+        b"no" => false,
+        _ => return Err("argument must be 'yes' or 'no'"),
+    };
+    options.durability = match (on, options.durability) {
+        (false, _) => Durability::Off,
+        (true, Durability::Off) => Durability::Async,
+        (true, durability) => durability,
+    };
+    Ok(())
+}
+
+/// `appendfsync`: the moment at which a write is acknowledged.
+fn set_fsync(options: &mut DatabaseOptions, text: &[u8]) -> Result<(), &'static str> {
+    options.durability = match (&*text.to_ascii_lowercase(), options.durability) {
+        (b"no", Durability::Off) => Durability::Off,
+        (b"no", _) => return Err("the log is always synced: 'appendonly no' switches it off"),
+        (b"always" | b"everysec", Durability::Off) => {
+            return Err("there is no log: set 'appendonly yes' first");
+        }
+        (b"always", _) => Durability::Sync,
+        (b"everysec", _) => Durability::Async,
+        _ => return Err("argument(s) must be one of the following: everysec, always, no"),
+    };
+    Ok(())
+}
+
+/// `wal-ring-bytes`: a power of two.
+fn set_ring(options: &mut DatabaseOptions, text: &[u8]) -> Result<(), &'static str> {
+    let ring = u32::try_from(bytes(text, LOG_RING_BYTES_MIN.into())?).map_err(|_| OUT_OF_RANGE)?;
+    if !ring.is_power_of_two() || ring > LOG_RING_BYTES_MAX {
+        return Err("argument must be a power of two, 256 KiB to 1 GiB");
     }
-    at.store(number, Relaxed);
+    options.wal_ring_bytes = ring;
     Ok(())
 }
 
@@ -130,11 +207,11 @@ static PARAMETERS: &[Parameter] = &[
         get: |s| s.expire_effort().to_string(),
         change: Change::Now(|s, v| store(&s.expire_effort, v, 1, EXPIRE_EFFORT_MAX.into())),
     },
-    Parameter { name: "appendfsync", get: |s| s.fsync_policy().into(), change: Change::AtStart },
+    Parameter { name: "appendfsync", get: |s| s.fsync_policy().into(), change: Change::Rebuild(set_fsync) },
     Parameter {
         name: "appendonly",
-        get: |s| yes_no(s.startup.durability != Durability::Off),
-        change: Change::AtStart,
+        get: |s| yes_no(s.database().durability != Durability::Off),
+        change: Change::Rebuild(set_log),
     },
     Parameter { name: "bind", get: |s| s.startup.bind.clone(), change: Change::AtStart },
     Parameter {
@@ -160,7 +237,14 @@ static PARAMETERS: &[Parameter] = &[
         get: |s| s.max_clients().to_string(),
         change: Change::Now(|s, v| store(&s.max_clients, v, 1, s.startup.max_clients)),
     },
-    Parameter { name: "maxmemory", get: |s| s.startup.max_memory.to_string(), change: Change::AtStart },
+    Parameter {
+        name: "maxmemory",
+        get: |s| s.database().memory_bytes.to_string(),
+        change: Change::Rebuild(|options, v| {
+            options.memory_bytes = bytes(v, PARTITION_BYTES_MIN)?;
+            Ok(())
+        }),
+    },
     Parameter { name: "maxmemory-policy", get: |_| "noeviction".into(), change: Change::AtStart },
     Parameter { name: "port", get: |s| s.startup.port.to_string(), change: Change::AtStart },
     Parameter {
@@ -202,6 +286,19 @@ static PARAMETERS: &[Parameter] = &[
         get: |s| s.startup.timeouts.transaction_ms.load(Relaxed).to_string(),
         change: Change::Now(|s, v| store(&s.startup.timeouts.transaction_ms, v, 0, TIMEOUT_MS_MAX)),
     },
+    Parameter {
+        name: "versions",
+        get: |s| s.database().versions.to_string(),
+        change: Change::Rebuild(|options, v| {
+            options.versions = number(v, 1, VERSIONS_MAX.into())? as u32;
+            Ok(())
+        }),
+    },
+    Parameter {
+        name: "wal-ring-bytes",
+        get: |s| s.database().wal_ring_bytes.to_string(),
+        change: Change::Rebuild(set_ring),
+    },
 ];
 
 fn yes_no(yes: bool) -> String {
@@ -220,6 +317,7 @@ impl Settings {
             input_bytes: (64 << 20).into(),
             output_bytes: (1 << 20).into(),
             expire_effort: 1.into(),
+            database: startup.database.into(),
             startup,
         }
     }
@@ -227,6 +325,16 @@ impl Settings {
     /// The settings of the start.
     pub fn startup(&self) -> &Startup {
         &self.startup
+    }
+
+    /// The options of the present database.
+    pub fn database(&self) -> DatabaseOptions {
+        *self.database.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The server has made the database anew with these options.
+    pub fn set_database(&self, options: DatabaseOptions) {
+        *self.database.write().unwrap_or_else(PoisonError::into_inner) = options;
     }
 
     /// Most connections at once; further clients get an error and are closed.
@@ -280,7 +388,7 @@ impl Settings {
     }
 
     fn fsync_policy(&self) -> &'static str {
-        match self.startup.durability {
+        match self.database().durability {
             Durability::Off => "no",
             Durability::Async => "everysec",
             Durability::Sync => "always",
@@ -292,13 +400,15 @@ impl Settings {
         PARAMETERS.iter().map(|p| (p.name, (p.get)(self)))
     }
 
-    /// Changes several parameters, or none of them. The error is the reply's text.
-    pub(super) fn change(&self, pairs: &[(&[u8], &[u8])]) -> Result<(), String> {
+    /// Changes several parameters, or none of them. Returns the options with which the database has to be made anew, if it has to; they
+    /// become visible by [`Settings::set_database`]. The error is the reply's text.
+    pub(super) fn change(&self, pairs: &[(&[u8], &[u8])]) -> Result<Option<DatabaseOptions>, String> {
         let find = |name: &[u8]| PARAMETERS.iter().find(|p| name.eq_ignore_ascii_case(p.name.as_bytes()));
         let failed = |name: &str, why: &str| {
             Err(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"))
         };
-        for (i, (name, _)) in pairs.iter().enumerate() {
+        let mut parameters = Vec::new();
+        for (i, (name, value)) in pairs.iter().enumerate() {
             let shown = String::from_utf8_lossy(name);
             let Some(parameter) = find(name) else {
                 return Err(format!("ERR Unknown option or number of arguments for CONFIG SET - '{shown}'"));
@@ -309,10 +419,31 @@ impl Settings {
             if pairs[..i].iter().any(|(other, _)| other.eq_ignore_ascii_case(name)) {
                 return failed(&shown, "duplicate parameter");
             }
+            parameters.push((parameter, *value));
+        }
+        let present = self.database();
+        let mut options = present;
+        // Whether there is a log decides which values `appendfsync` can have.
+        parameters.sort_by_key(|(parameter, _)| parameter.name == "appendfsync");
+        for (parameter, value) in &parameters {
+            if let Change::Rebuild(set) = parameter.change
+                && let Err(why) = set(&mut options, value)
+            {
+                return failed(parameter.name, why);
+            }
+        }
+        let is_option =
+            |(parameter, _): &&(&Parameter, &[u8])| matches!(parameter.change, Change::Rebuild(_));
+        if options != present {
+            return match parameters.iter().find(|parameter| !is_option(parameter)) {
+                Some((other, _)) => {
+                    failed(other.name, "cannot be set together with an option of the database")
+                }
+                None => Ok(Some(options)),
+            };
         }
         let mut undo: Vec<(Setter, String)> = Vec::new();
-        for (name, value) in pairs {
-            let Some(Parameter { name, get, change }) = find(name) else { continue };
+        for (Parameter { name, get, change }, value) in parameters.iter().filter(|p| !is_option(p)) {
             let before = get(self);
             let set: Setter = match change {
                 Change::Now(set) => *set,
@@ -328,6 +459,6 @@ impl Settings {
             }
             undo.push((set, before));
         }
-        Ok(())
+        Ok(None)
     }
 }

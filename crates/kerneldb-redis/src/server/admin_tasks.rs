@@ -82,6 +82,12 @@ impl AdminTasks {
         Ok(AdminTasks { queue, thread: Some(thread) })
     }
 
+    /// Whether no task waits or runs.
+    pub(super) fn is_idle(&self) -> bool {
+        let queue = self.queue.lock();
+        queue.waiting.is_empty() && !queue.running
+    }
+
     /// Asks for a run of a task that begins after this call.
     pub(super) fn submit(&self, task: AdminTask) -> std::result::Result<Arc<AdminTaskTicket>, String> {
         let mut queue = self.queue.lock();

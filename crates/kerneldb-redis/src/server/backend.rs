@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::admin_tasks::AdminTasks;
+use super::data::{Data, Place};
 use super::gate::Gate;
 use super::maps::Maps;
+use super::rebuild::Rebuilds;
 use super::statistics::{Statistics, Totals};
 use super::stats::{Counters, ServerStats};
 use super::verify;
@@ -20,11 +22,10 @@ use bedplate_kerneldb::{
 
 /// The database behind a server, with or without a store that makes it durable. `Send + Sync`.
 pub(super) struct Backend {
-    database: Arc<Database>,
-    store: Option<Arc<Store>>,
+    data: Arc<Place>,
+    rebuilds: Rebuilds,
     maps: Arc<Maps>,
     server: Arc<ServerState>,
-    positions: u64,
     tasks: AdminTasks,
     statistics: Statistics,
     gate: Gate,
@@ -33,20 +34,50 @@ pub(super) struct Backend {
 
 impl Backend {
     pub(super) fn new(
-        database: Arc<Database>,
-        store: Option<Arc<Store>>,
+        data: Data,
         maps: Arc<Maps>,
         server: Arc<ServerState>,
         procedure_loading: bool,
     ) -> Result<Self> {
-        let positions = database.snapshot()?.positions();
-        let tasks = AdminTasks::start({
-            let (database, store) = (database.clone(), store.clone());
-            move |task| run_admin_task(task, &database, store.as_deref()).map_err(|e| format!("ERR {e}"))
-        })?;
+        let database = &data.database;
         let totals = Totals::new(maps.stats()?, &database.stats(), &database.expiry_stats());
-        let (statistics, gate) = (Statistics::new(totals), maps.gate(&database)?);
-        Ok(Backend { database, store, maps, server, positions, tasks, statistics, gate, procedure_loading })
+        let (statistics, gate) = (Statistics::new(totals), maps.gate()?);
+        let data = Arc::new(Place::new(data));
+        let tasks = AdminTasks::start({
+            let data = data.clone();
+            move |task| run_admin_task(task, &data.get()).map_err(|e| format!("ERR {e}"))
+        })?;
+        let rebuilds = Rebuilds::default();
+        Ok(Backend { data, rebuilds, maps, server, tasks, statistics, gate, procedure_loading })
+    }
+
+    /// The place of the data, which is another one after each change of the database's options.
+    pub(super) fn place(&self) -> &Arc<Place> {
+        &self.data
+    }
+
+    /// The requests for other databases.
+    pub(super) fn rebuilds(&self) -> &Rebuilds {
+        &self.rebuilds
+    }
+
+    /// Whether no administrative task waits or runs.
+    pub(super) fn has_no_tasks(&self) -> bool {
+        self.tasks.is_idle()
+    }
+
+    /// The totals of the activity so far, for [`Backend::count_on`].
+    pub(super) fn totals(&self) -> Result<Totals> {
+        let database = self.database();
+        Ok(Totals::new(self.maps.stats()?, &database.stats(), &database.expiry_stats()))
+    }
+
+    /// Counts the activity of another database, too. `last` are the totals with the one before.
+    pub(super) fn count_on(&self, last: &Totals) {
+        match self.totals() {
+            Ok(first) => self.statistics.change_database(last, &first),
+            Err(error) => tracing::warn!(%error, "statistics"),
+        }
     }
 
     /// Whether a shutdown has its checkpoint, so that the server is to stop.
@@ -74,7 +105,7 @@ impl Backend {
     }
 
     fn set_gate(&self, all_until_ns: u64, writes_until_ns: u64) {
-        if let Err(error) = self.gate.set(all_until_ns, writes_until_ns) {
+        if let Err(error) = self.gate.set(&self.database(), all_until_ns, writes_until_ns) {
             tracing::error!(%error, "commands that began before the pause may still be running");
         }
     }
@@ -85,16 +116,12 @@ impl Backend {
         (kernel_time(pauses.all_until_ms, now), kernel_time(pauses.writes_until_ms, now))
     }
 
-    fn totals(&self) -> Result<Totals> {
-        Ok(Totals::new(self.maps.stats()?, &self.database.stats(), &self.database.expiry_stats()))
+    pub(super) fn database(&self) -> Arc<Database> {
+        self.data.get().database.clone()
     }
 
-    pub(super) fn database(&self) -> &Arc<Database> {
-        &self.database
-    }
-
-    pub(super) fn store(&self) -> Option<&Arc<Store>> {
-        self.store.as_ref()
+    pub(super) fn store(&self) -> Option<Arc<Store>> {
+        self.data.get().store.clone()
     }
 
     fn no_data_dir() -> String {
@@ -103,7 +130,8 @@ impl Backend {
 }
 
 /// Runs an administrative task; the text is its report.
-fn run_admin_task(task: AdminTask, database: &Database, store: Option<&Store>) -> Result<String> {
+fn run_admin_task(task: AdminTask, data: &Data) -> Result<String> {
+    let (database, store) = (&*data.database, data.store.as_deref());
     match (task, store) {
         (AdminTask::LoadLibrary { file, replace }, store) => {
             let (library, elf) = read_library(Path::new(&file))?;
@@ -130,6 +158,7 @@ fn run_admin_task(task: AdminTask, database: &Database, store: Option<&Store>) -
             store.checkpoint().map(|info| format!("{} keys at timestamp {}", info.entries, info.ts))
         }
         (AdminTask::Checkpoint, None) => Err(Error::State),
+        (AdminTask::Rebuild(_), _) => Err(Error::State),
         (AdminTask::Verify, store) => verify::running(database, store),
     }
 }
@@ -148,54 +177,59 @@ impl Services for Backend {
     }
 
     fn len(&self) -> u64 {
-        self.database.len()
+        self.database().len()
     }
 
     fn positions(&self) -> u64 {
-        self.positions
+        self.data.get().positions
+    }
+
+    fn rebuilds(&self) -> u64 {
+        self.rebuilds.done()
     }
 
     fn draw_position(&self, random: u64) -> Result<u64> {
-        Ok(self.database.snapshot()?.draw_position(random))
+        Ok(self.database().snapshot()?.draw_position(random))
     }
 
     fn scan(&self, from: u64, to: u64, f: &mut dyn FnMut(SnapshotItem<'_>)) -> Result<u64> {
-        self.database.snapshot()?.scan(from, to, f)
+        self.database().snapshot()?.scan(from, to, f)
     }
 
     fn procedures(&self) -> Vec<ProcedureInfo> {
-        self.database.procedures()
+        self.database().procedures()
     }
 
     fn handlers(&self) -> Vec<HandlerInfo> {
-        let handlers = self.database.handlers();
+        let handlers = self.database().handlers();
         handlers.inspect_err(|error| tracing::warn!(%error, "handlers")).unwrap_or_default()
     }
 
     fn clock(&self) -> u64 {
-        self.database.clock()
+        self.database().clock()
     }
 
     fn durable_ts(&self) -> u64 {
-        self.database.durable_ts()
+        self.database().durable_ts()
     }
 
     fn logged(&self) -> bool {
-        self.store.as_ref().is_some_and(|store| store.wal().is_some())
+        self.store().is_some_and(|store| store.wal().is_some())
     }
 
     fn log_failed(&self) -> bool {
-        self.database.stats().log_failed
+        self.database().stats().log_failed
     }
 
     fn request_durable(&self, ts: u64) {
-        if let Some(wal) = self.store.as_ref().and_then(|store| store.wal()) {
+        let store = self.store();
+        if let Some(wal) = store.as_ref().and_then(|store| store.wal()) {
             wal.request(ts);
         }
     }
 
     fn start_admin_task(&self, task: AdminTask) -> std::result::Result<Arc<AdminTaskTicket>, String> {
-        if self.store.is_none() && task == AdminTask::Checkpoint {
+        if self.store().is_none() && task == AdminTask::Checkpoint {
             return Err(Self::no_data_dir());
         }
         if !self.procedure_loading && task.changes_procedures() {
@@ -203,37 +237,46 @@ impl Services for Backend {
                         --allow-procedure-loading, or with --procedure FILE and --attach HANDLER=EVENT"
                 .into());
         }
+        if let AdminTask::Rebuild(options) = task {
+            if !self.can_save() {
+                return Err(Self::no_data_dir());
+            }
+            if self.server.shutdown.is_under_way() {
+                return Err("ERR the server is shutting down".into());
+            }
+            return self.rebuilds.submit(options);
+        }
         self.tasks.submit(task)
     }
 
     fn can_save(&self) -> bool {
-        self.store.as_ref().is_some_and(|store| store.data_dir().is_some())
+        self.store().is_some_and(|store| store.data_dir().is_some())
     }
 
     fn save_in_background(&self) -> std::result::Result<bool, String> {
-        let store = self.store.as_ref().ok_or_else(Self::no_data_dir)?;
+        let store = self.store().ok_or_else(Self::no_data_dir)?;
         store.request_checkpoint().map_err(|e| format!("ERR {e}"))
     }
 
     fn saving(&self) -> bool {
-        self.store.as_ref().is_some_and(|store| store.checkpoint_status().running.is_some())
+        self.store().is_some_and(|store| store.checkpoint_status().running.is_some())
     }
 
     fn last_save(&self) -> (u64, bool) {
-        let status = self.store.as_ref().map(|store| store.checkpoint_status()).unwrap_or_default();
+        let status = self.store().map(|store| store.checkpoint_status()).unwrap_or_default();
         let ended = status.last.map(|info| (info.created_ms + info.took.as_millis() as u64) / 1000);
         (ended.unwrap_or(self.server.started_ms / 1000), status.last_error.is_none())
     }
 
     fn memory(&self) -> Memory {
-        let stats = self.database.stats();
-        let heap = self.database.heap_stats();
+        let stats = self.database().stats();
+        let heap = self.database().heap_stats();
         Memory { used: stats.memory_used.saturating_sub(heap.free_bytes), limit: stats.memory_limit, heap }
     }
 
     fn statistics(&self) -> Vec<(&'static str, u64)> {
-        let s = self.database.stats();
-        let heap = self.database.heap_stats();
+        let s = self.database().stats();
+        let heap = self.database().heap_stats();
         // Counters that cannot be read are shown as zeros, as if nothing had happened in the kernel.
         let kernel = self.maps.stats().inspect_err(|e| tracing::warn!(error = %e, "statistics"));
         let kernel =
@@ -288,7 +331,7 @@ impl Services for Backend {
     }
 
     fn kernel_activity(&self) -> KernelActivity {
-        let stale_percent = self.database.expiry_stats().stale_percent;
+        let stale_percent = self.database().expiry_stats().stale_percent;
         let totals = self.totals().inspect_err(|e| tracing::warn!(error = %e, "statistics"));
         totals.map_or_else(|_| KernelActivity::default(), |now| self.statistics.activity(&now, stale_percent))
     }
@@ -301,13 +344,13 @@ impl Services for Backend {
     }
 
     fn keyspace(&self) -> Keyspace {
-        let stats = self.database.stats();
-        let average_ttl_ms = self.database.expiry_stats().average_ttl_ms;
+        let stats = self.database().stats();
+        let average_ttl_ms = self.database().expiry_stats().average_ttl_ms;
         Keyspace { keys: stats.keys, expiring: stats.expiring_keys, average_ttl_ms }
     }
 
     fn settings_changed(&self) {
-        if let Err(error) = self.database.set_expire_effort(self.server.settings.expire_effort()) {
+        if let Err(error) = self.database().set_expire_effort(self.server.settings.expire_effort()) {
             tracing::error!(%error, "the effort of expiry stays as it is");
         }
     }

@@ -147,6 +147,16 @@ impl Client {
         self.dialogue.killed()
     }
 
+    /// Whether the database cannot be made anew yet because of this connection.
+    pub(super) fn holds_database(&self) -> bool {
+        self.dialogue.holds_database()
+    }
+
+    /// Its dialogue, when the database is made anew.
+    pub(super) fn dialogue(&mut self) -> &mut Dialogue {
+        &mut self.dialogue
+    }
+
     /// Whether the kernel answers this connection now, as far as the event loop knows.
     pub(super) fn is_with_kernel(&self) -> bool {
         !self.my_turn

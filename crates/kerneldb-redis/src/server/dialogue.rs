@@ -13,7 +13,8 @@ use bedplate_kerneldb::{Durability, Result, Session};
 /// session's operators, but never at the same time (`bpf/layout.h` states the rules).
 pub(super) struct Dialogue {
     connection: Connection,
-    session: Session,
+    /// There is none while the database is made anew.
+    session: Option<Session>,
     backend: Arc<Backend>,
 }
 
@@ -21,16 +22,40 @@ impl Dialogue {
     /// Opens a session for a client that was just accepted.
     pub(super) fn open(backend: &Arc<Backend>, peer: SocketAddr, local: SocketAddr, fd: i32) -> Result<Self> {
         let mut session = backend.database().session()?;
-        let durability = backend.server().settings.startup().durability;
+        let durability = backend.server().settings.database().durability;
         // The kernel may write before the first command reaches user space.
         session.set_logged(durability != Durability::Off);
         let peer = Peer { addr: peer.to_string(), local_addr: local.to_string(), fd };
-        Ok(Dialogue { connection: Connection::new(&**backend, peer), session, backend: backend.clone() })
+        Ok(Dialogue {
+            connection: Connection::new(&**backend, peer),
+            session: Some(session),
+            backend: backend.clone(),
+        })
     }
 
     /// Index of the session's context.
     pub(super) fn session(&self) -> u32 {
-        self.session.index()
+        self.session.as_ref().map_or(0, Session::index)
+    }
+
+    /// Whether the database cannot be made anew yet: a transaction is open, or a command is in the middle of its work.
+    pub(super) fn holds_database(&self) -> bool {
+        self.session.as_ref().is_some_and(Session::in_transaction) || self.connection.is_at_work()
+    }
+
+    /// Closes the session, because the database is made anew.
+    pub(super) fn leave_database(&mut self) {
+        if let Some(mut session) = self.session.take() {
+            self.connection.leave_database(&mut session);
+        }
+    }
+
+    /// Opens a session on the new database. `before` was the default durability.
+    pub(super) fn enter_database(&mut self, before: Durability) -> Result<()> {
+        let mut session = self.backend.database().session()?;
+        self.connection.enter_database(&mut session, before);
+        self.session = Some(session);
+        Ok(())
     }
 
     /// Takes request bytes.
@@ -50,7 +75,8 @@ impl Dialogue {
 
     /// Executes the complete requests and appends the replies that may leave to `out`.
     pub(super) fn process(&mut self, out: &mut Vec<u8>) -> Next {
-        self.connection.process(&mut self.session, &*self.backend, out)
+        let session = self.session.as_mut().expect("the event loop makes databases anew between requests");
+        self.connection.process(session, &*self.backend, out)
     }
 
     /// Appends replies that the kernel has made, behind all so far.

@@ -8,6 +8,7 @@
 //! The event loop does a bounded amount of work for a connection at a time ([`crate::limits`]). Connections
 //! with more to do wait in `runnable`, in the order in which they came.
 
+mod rebuild;
 #[cfg(test)]
 mod tests;
 
@@ -39,7 +40,7 @@ use super::workers::BatchWorkers;
 use super::{Batching, ServerConfig};
 use crate::command::Services;
 use crate::limits::{SWEEP_INTERVAL, TURN_ACCEPTS, TURN_EVENTS, TURN_READ_BYTES, TURN_TIME};
-use bedplate_kerneldb::attach::{connection_entry, kernel_error};
+use bedplate_kerneldb::attach::kernel_error;
 use bedplate_kerneldb::wal::DurableWatch;
 use bedplate_kerneldb::{Error, Result};
 
@@ -48,7 +49,7 @@ const SIGNALS: u64 = u64::MAX - 1;
 const WAKE: u64 = u64::MAX - 2;
 const LOG: u64 = u64::MAX - 3;
 
-/// Interval at which the event loop checks whether a shutdown has its checkpoint.
+/// Interval at which the event loop checks whether a shutdown has its checkpoint, and whether the database can be made anew.
 const SHUTDOWN_POLL: Duration = Duration::from_millis(5);
 
 pub(super) struct EventLoop {
@@ -110,10 +111,6 @@ impl EventLoop {
         add(listener.fd(), LISTENER)?;
         add(signals.fd(), SIGNALS)?;
         add(wake.fd(), WAKE)?;
-        let log = backend.store().and_then(|store| store.wal()).map(|wal| wal.watch()).transpose()?;
-        if let Some(log) = &log {
-            add(log.fd(), LOG)?;
-        }
         let used = Arc::new(AtomicU32::new(0));
         let workers = match config.batch_workers {
             Batching::Never => None,
@@ -126,7 +123,8 @@ impl EventLoop {
             }
             Batching::Always => Some(BatchWorkers::new()?),
         };
-        Ok(EventLoop {
+        let store = backend.store();
+        let mut event_loop = EventLoop {
             table: kernel.maps.table()?,
             clients: (0..config.max_clients).map(|_| None).collect(),
             free: (0..config.max_clients).rev().collect(),
@@ -143,7 +141,7 @@ impl EventLoop {
             wake,
             counters,
             backend,
-            log,
+            log: None,
             kills: 0,
             timers: BinaryHeap::new(),
             durable: Vec::new(),
@@ -151,7 +149,11 @@ impl EventLoop {
             buffer: vec![0; TURN_READ_BYTES].into_boxed_slice(),
             next_sweep: Instant::now() + SWEEP_INTERVAL,
             stop: false,
-        })
+        };
+        if let Some(store) = store {
+            event_loop.watch_log(&store)?;
+        }
+        Ok(event_loop)
     }
 
     /// Runs until [`Wake::stop`] or a client's SHUTDOWN.
@@ -185,6 +187,7 @@ impl EventLoop {
         self.run_timers();
         self.run_durable();
         self.run_runnable();
+        self.run_rebuild()?;
         self.stop |= self.backend.poll_shutdown();
         self.sweep();
         Ok(())
@@ -199,7 +202,7 @@ impl EventLoop {
         if let Some(Reverse((at, ..))) = self.timers.peek() {
             until = until.min(*at);
         }
-        if self.backend.server().shutdown.is_under_way() {
+        if self.backend.server().shutdown.is_under_way() || self.backend.rebuilds().request().is_some() {
             until = until.min(now + SHUTDOWN_POLL);
         }
         let wait = until.saturating_duration_since(now);
@@ -328,13 +331,12 @@ impl EventLoop {
     /// Lets procedures find the connection by its socket's cookie, if there are programs that call them.
     fn name_connection(&self, cookie: u64, index: u32, session: u32) -> libbpf_rs::Result<()> {
         let Some(programs) = &self.kernel.programs else { return Ok(()) };
-        let connections = programs.maps().get("kdb_connections");
-        connections.update(&cookie.to_ne_bytes(), &connection_entry(index, session), MapFlags::ANY)
+        programs.name_connection(cookie, index, session)
     }
 
     fn forget_connection(&self, cookie: u64) {
         if let Some(programs) = &self.kernel.programs {
-            let _ = programs.maps().get("kdb_connections").delete(&cookie.to_ne_bytes());
+            programs.forget_connection(cookie);
         }
     }
 

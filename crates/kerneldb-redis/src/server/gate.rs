@@ -1,6 +1,5 @@
 //! The word that keeps the kernel from answering while clients are paused (`struct srv_gate`).
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::layout::srv_gate;
@@ -10,12 +9,11 @@ use bedplate_kerneldb::{Database, Result};
 /// The mapped gate of a server.
 pub(super) struct Gate {
     words: ArrayMapping<srv_gate>,
-    database: Arc<Database>,
 }
 
 impl Gate {
-    pub(super) fn new(words: ArrayMapping<srv_gate>, database: Arc<Database>) -> Gate {
-        Gate { words, database }
+    pub(super) fn new(words: ArrayMapping<srv_gate>) -> Gate {
+        Gate { words }
     }
 
     /// Whether a pause is set, even if its time is over. Meanwhile the programs read the clock for each
@@ -38,12 +36,12 @@ impl Gate {
 
     /// Pauses all commands, and those that write, until these times of CLOCK_MONOTONIC; 0 = they are not
     /// paused. When it returns, no command that began before is still running in the kernel.
-    pub(super) fn set(&self, all_until_ns: u64, writes_until_ns: u64) -> Result<()> {
+    pub(super) fn set(&self, database: &Database, all_until_ns: u64, writes_until_ns: u64) -> Result<()> {
         let [all, writes] = self.words();
         all.store(all_until_ns, Ordering::SeqCst);
         writes.store(writes_until_ns, Ordering::SeqCst);
         if all_until_ns.max(writes_until_ns) > 0 {
-            self.database.wait_for_programs()?;
+            database.wait_for_programs()?;
         }
         Ok(())
     }

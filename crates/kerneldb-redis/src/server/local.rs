@@ -8,10 +8,10 @@
 //! network namespaces.
 
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 
-use libbpf_rs::Link;
+use libbpf_rs::{Link, MapHandle};
 
 use bedplate_kerneldb::attach::LoadedObject;
 use bedplate_kerneldb::{Error, Result};
@@ -19,25 +19,23 @@ use bedplate_kerneldb::{Error, Result};
 /// The attached programs; dropping it detaches them.
 pub(super) struct LocalPath {
     _link: Link,
-    object: LoadedObject,
+    maps: [(&'static str, MapHandle); 2],
 }
 
 impl LocalPath {
-    /// Attaches the programs of a loaded object.
-    pub(super) fn attach(object: LoadedObject) -> Result<LocalPath> {
+    /// Attaches the programs of a loaded object, which may be dropped then.
+    pub(super) fn attach(object: &LoadedObject) -> Result<LocalPath> {
         let root = cgroup_root()?;
         let cgroup = File::open(&root).map_err(|e| Error::io(format!("open {}", root.display()), e))?;
         object.attach_to_sockmap("srv_local_entry", object.map("srv_locals")?.as_fd())?;
         let link = object.attach_to_cgroup("srv_sockops", cgroup.as_fd())?;
-        Ok(LocalPath { _link: link, object })
+        let maps = [("srv_locals", object.map("srv_locals")?), ("srv_bases", object.map("srv_bases")?)];
+        Ok(LocalPath { _link: link, maps })
     }
 
     /// The maps that a later object has to share with the attached one.
-    pub(super) fn share_maps(&self) -> Result<[(&'static str, OwnedFd); 2]> {
-        Ok([
-            ("srv_locals", self.object.share_map("srv_locals")?),
-            ("srv_bases", self.object.share_map("srv_bases")?),
-        ])
+    pub(super) fn maps(&self) -> impl Iterator<Item = (&'static str, &MapHandle)> {
+        self.maps.iter().map(|(name, map)| (*name, map))
     }
 }
 

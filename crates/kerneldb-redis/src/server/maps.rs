@@ -5,10 +5,9 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
-use std::sync::Arc;
 
+use bedplate_kerneldb::Result;
 use bedplate_kerneldb::attach::{ArrayMapping, LoadedObject, kernel_error};
-use bedplate_kerneldb::{Database, Result};
 use libbpf_rs::libbpf_sys::{self, bpf_map_create_opts};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 
@@ -73,9 +72,9 @@ impl Maps {
         ))
     }
 
-    /// Maps the word by which clients of a database are paused.
-    pub(super) fn gate(&self, database: &Arc<Database>) -> Result<Gate> {
-        Ok(Gate::new(ArrayMapping::new(self.get("srv_gates").as_fd(), 1)?, Arc::clone(database)))
+    /// Maps the word by which clients are paused.
+    pub(super) fn gate(&self) -> Result<Gate> {
+        Ok(Gate::new(ArrayMapping::new(self.get("srv_gates").as_fd(), 1)?))
     }
 
     /// Maps the signals.

@@ -17,7 +17,7 @@
 //! shared connection table), `turn` (which side answers), `signals` (which connections to look at),
 //! `listener`, `local` (the fast path of local clients), `client` (one connection),
 //! `event_loop` (the thread), `dialogue` and `backend` (the seam to the command layer
-//! and to the database), `workers` (scheduling of the kernel's senders), `activity` and `idle` (the load that decides it),
+//! and to the database), `data` (the database behind the server) and `rebuild` (its change to one with other options), `workers` (scheduling of the kernel's senders), `activity` and `idle` (the load that decides it),
 //! `admin_tasks` (checkpoints, verifications and libraries), `gate` (pauses), `wake`, `stats`,
 //! `statistics` (for INFO), `config`, `descriptors` (the number of connections that the limit on open files allows).
 
@@ -26,6 +26,7 @@ mod admin_tasks;
 mod backend;
 mod client;
 mod config;
+mod data;
 mod descriptors;
 mod dialogue;
 mod event_loop;
@@ -37,6 +38,7 @@ mod listener;
 mod local;
 mod maps;
 mod programs;
+mod rebuild;
 mod signals;
 mod statistics;
 mod stats;
@@ -54,9 +56,10 @@ pub use config::{Batching, ServerConfig};
 pub use stats::ServerStats;
 pub use workers::BatchWorkers;
 
-use crate::command::{ServerState, Startup};
+use crate::command::{DatabaseOptions, ServerState, Startup};
 use backend::Backend;
 use bedplate_kerneldb::{Database, Durability, EngineKind, Error, Result, Store};
+use data::{Data, Place};
 use event_loop::EventLoop;
 use kernel_side::KernelSide;
 use listener::Listener;
@@ -70,6 +73,7 @@ pub struct Server;
 pub struct ServerHandle {
     addr: SocketAddr,
     kernel: KernelSide,
+    place: Arc<Place>,
     counters: Arc<Counters>,
     wake: Arc<Wake>,
     thread: Option<JoinHandle<Result<()>>>,
@@ -98,7 +102,8 @@ impl Server {
         Ok(Preparation { config, listener, loading: None })
     }
 
-    /// Starts a server on a store: writes are as durable as the store makes them.
+    /// Starts a server on a store: writes are as durable as the store makes them. Clients can change options of the database
+    /// (CONFIG SET maxmemory) only while the server has the only share of the store.
     pub fn start(store: Arc<Store>, config: ServerConfig) -> Result<ServerHandle> {
         Server::prepare(config)?.start(store)
     }
@@ -148,6 +153,7 @@ impl Preparation {
         let parts = self.parts(database, store)?;
         let addr = parts.listener.addr();
         let (kernel, wake, counters) = (parts.kernel.clone(), parts.wake.clone(), parts.counters.clone());
+        let place = parts.backend.place().clone();
         let (ready, started) = std::sync::mpsc::sync_channel(1);
         let thread = std::thread::Builder::new()
             .name("kerneldb-server".into())
@@ -167,7 +173,7 @@ impl Preparation {
             .map_err(|e| Error::io("start the server's thread", e))?;
         started.recv().expect("the thread reports before it ends")?;
         tracing::info!(%addr, "listening");
-        Ok(ServerHandle { addr, kernel, counters, wake, thread: Some(thread) })
+        Ok(ServerHandle { addr, kernel, place, counters, wake, thread: Some(thread) })
     }
 
     /// Loads the programs, unless they are loaded, and listens.
@@ -190,15 +196,27 @@ impl Preparation {
                 .as_ref()
                 .and_then(|s| s.data_dir())
                 .map_or_else(String::new, |d| d.display().to_string()),
-            durability: store.as_ref().map_or(Durability::Off, |s| s.durability()),
-            max_memory: database.config().memory_bytes,
+            database: options_of(&database, store.as_deref()),
             max_clients: descriptors::connections(config.max_clients)?.into(),
             timeout_s: config.idle_timeout.map_or(0, |t| t.as_secs().max(1)),
             password: config.password.clone(),
         });
         let maps = kernel.maps.clone();
-        let backend = Arc::new(Backend::new(database, store, maps, server, config.procedure_loading)?);
+        let data = Data::new(database, store)?;
+        let backend = Arc::new(Backend::new(data, maps, server, config.procedure_loading)?);
         Ok(Parts { config, listener, kernel, wake, counters, backend })
+    }
+}
+
+/// The options of a database that clients can see and change.
+fn options_of(database: &Database, store: Option<&Store>) -> DatabaseOptions {
+    let config = store.map_or(database.config(), |store| &store.config().database);
+    let ring = |bytes| if bytes == 0 { DatabaseOptions::default().wal_ring_bytes } else { bytes };
+    DatabaseOptions {
+        durability: store.map_or(Durability::Off, Store::durability),
+        memory_bytes: config.memory_bytes,
+        versions: config.versions,
+        wal_ring_bytes: ring(config.wal_ring_bytes),
     }
 }
 
@@ -226,6 +244,12 @@ impl ServerHandle {
         self.addr
     }
 
+    /// The store behind the server. It is another one after each change of the database's options, which takes the only share of the
+    /// store: give this one back soon. `None` without a store, and while the database is made anew.
+    pub fn store(&self) -> Option<Arc<Store>> {
+        self.place.store()
+    }
+
     /// The present statistics.
     pub fn stats(&self) -> Result<ServerStats> {
         Ok(ServerStats::new(&self.kernel.maps.stats()?, &self.counters))
@@ -242,8 +266,9 @@ impl ServerHandle {
         Stopper(self.wake.clone())
     }
 
-    /// Waits until the server has stopped: [`Stopper::stop`], a client's SHUTDOWN, or an error.
-    pub fn wait(mut self) -> Result<()> {
+    /// Waits until the server has stopped: [`Stopper::stop`], a client's SHUTDOWN, or an error. [`ServerHandle::store`] is then the
+    /// store to close.
+    pub fn wait(&mut self) -> Result<()> {
         self.join()
     }
 

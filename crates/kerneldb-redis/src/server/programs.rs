@@ -1,15 +1,18 @@
 //! Loads, attaches and exchanges the server's eBPF programs.
 //!
 //! A program works on one partition, so each object is loaded once for every partition. The programs of
-//! the first partition begin a run; those of the others continue it where needed (`bpf/run.h`). The maps
-//! belong to the very first object, and every later one reuses them. So a reload keeps all connections:
-//! it only swaps the entries of the program arrays behind the attached trampolines.
+//! the first partition begin a run; those of the others continue it where needed (`bpf/run.h`). The very first object
+//! creates the server's maps, and every later one reuses them. So a reload keeps all connections:
+//! it only swaps the entries of the program arrays behind the attached trampolines. In the same way the programs move to another
+//! database. In between, one program that needs no database passes all packets to the event loop.
+//!
+//! There is one lock, `loaded`. It is not held while the kernel verifies programs.
 
 use std::iter;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use libbpf_rs::{MapCore, MapFlags};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::ServerConfig;
 use super::layout::{SRV_INLINE, srv_config};
@@ -18,14 +21,14 @@ use super::local::{LocalPath, netns_cookie};
 use super::maps::Maps;
 use super::signals;
 use crate::limits::{INPUTS_PER_CPU, OUTPUTS_PER_CPU, QUEUES};
-use bedplate_kerneldb::attach::{Attachment, LoadedObject, MapFds, kernel_error};
+use bedplate_kerneldb::attach::{Attachment, LoadedObject, MapFds, Program, connection_entry, kernel_error};
 use bedplate_kerneldb::{Database, Error, Result};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/server_arena.bpf.o"));
 const LOCAL_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/local_path_arena.bpf.o"));
 
 /// Maps that every later object shares with the first one.
-const SHARED_MAPS: [&str; 17] = [
+const SHARED_MAPS: [&str; 15] = [
     "srv_socks",
     "srv_conns",
     "srv_smalls",
@@ -41,24 +44,31 @@ const SHARED_MAPS: [&str; 17] = [
     "srv_queues",
     "srv_jumps",
     "srv_local_jumps",
-    // The database's.
-    "kdb_connections",
-    "kdb_call_returns",
 ];
 
-/// The loaded programs.
+/// The server's maps, its trampolines, and the programs behind them.
 pub(super) struct Programs {
-    database: Arc<Database>,
     maps: Arc<Maps>,
-    config: srv_config,
-    /// Holds the trampolines, which stay for the life of the server.
-    _first: LoadedObject,
-    /// The trampoline and the sockops program of the local fast path, if it is on.
+    /// Constants of the programs, but those that depend on the database.
+    constants: srv_config,
+    /// The maps and the sockops program of the local fast path, if it is on.
     local: Option<LocalPath>,
-    /// The objects whose programs are in the program arrays, except for those above.
-    current: Mutex<Vec<LoadedObject>>,
+    /// Whether calls of procedures may return to this server's programs.
+    kernel_path: bool,
+    /// The programs in use; none while the database is made anew.
+    loaded: Mutex<Option<Loaded>>,
+}
+
+/// The programs for one database.
+pub(super) struct Loaded {
+    database: Arc<Database>,
+    constants: srv_config,
+    objects: Vec<(&'static Path, u32, LoadedObject)>,
     /// If this server's programs are the ones that calls of procedures return to.
     call_returns: Option<CallReturns>,
+    /// The database's map by which programs find a connection, and its array of the programs that calls return to.
+    connections: MapHandle,
+    returns: MapHandle,
 }
 
 /// The right to have programs in `kdb_call_returns`.
@@ -76,6 +86,9 @@ impl Drop for CallReturns {
     }
 }
 
+/// The program of the local fast path in `srv_senders`.
+const LOCAL_SENDER: u32 = 1;
+
 /// The programs of one path in one object, and their program arrays.
 struct Path {
     elf: &'static [u8],
@@ -89,7 +102,7 @@ struct Path {
     continues_calls: bool,
 }
 
-const SERVER: Path = Path {
+static SERVER: Path = Path {
     elf: OBJECT,
     begin: &[("srv_verdicts", 0, "srv_verdict"), ("srv_senders", 0, "srv_sender")],
     jumps: "srv_jumps",
@@ -97,9 +110,9 @@ const SERVER: Path = Path {
     exec: "srv_verdict_exec",
     continues_calls: true,
 };
-const LOCAL: Path = Path {
+static LOCAL: Path = Path {
     elf: LOCAL_OBJECT,
-    begin: &[("srv_senders", 1, "srv_local_sender")],
+    begin: &[("srv_senders", LOCAL_SENDER, "srv_local_sender")],
     jumps: "srv_local_jumps",
     on: "srv_local_sender_on",
     exec: "srv_local_sender_exec",
@@ -130,6 +143,20 @@ fn load(
     })
 }
 
+impl Loaded {
+    /// The object of a path for a partition.
+    fn object(&self, path: &Path, partition: u32) -> Result<&LoadedObject> {
+        let mut objects = self.objects.iter();
+        let found = objects.find(|(of, number, _)| std::ptr::eq(*of, path) && *number == partition);
+        found.map(|(.., object)| object).ok_or(Error::State)
+    }
+
+    /// Lets programs find a connection by its socket's cookie.
+    pub(super) fn name_connection(&self, cookie: u64, index: u32, session: u32) -> libbpf_rs::Result<()> {
+        self.connections.update(&cookie.to_ne_bytes(), &connection_entry(index, session), MapFlags::ANY)
+    }
+}
+
 impl Programs {
     /// Loads the programs with maps for `max_clients` connections and attaches the trampolines.
     pub(super) fn load(
@@ -139,14 +166,12 @@ impl Programs {
     ) -> Result<Programs> {
         let cpus =
             libbpf_rs::num_possible_cpus().map_err(|e| kernel_error("cannot count the CPUs", e))? as u32;
-        // Calls return to the programs of one server, so the event loop of a second one runs its calls itself.
-        let call_returns = server.kernel_path.then(|| CallReturns::claim(&database)).flatten();
-        let config = srv_config {
+        let constants = srv_config {
             cpus,
             inputs: cpus * INPUTS_PER_CPU,
             outputs: cpus * OUTPUTS_PER_CPU,
             queues: QUEUES.max(cpus),
-            call_buffers: call_returns.as_ref().map_or(0, |_| database.io_buffers()),
+            call_buffers: 0,
             port: listener.addr().port().into(),
             netns: netns_cookie(listener.fd())?,
         };
@@ -155,36 +180,33 @@ impl Programs {
             ("srv_peers", server.max_clients),
             ("srv_conns", server.max_clients),
             ("srv_smalls", server.max_clients * SRV_INLINE),
-            ("srv_inputs", config.inputs),
-            ("srv_outputs", config.outputs),
-            ("srv_queues", config.queues),
+            ("srv_inputs", constants.inputs),
+            ("srv_outputs", constants.outputs),
+            ("srv_queues", constants.queues),
             ("srv_signals", signals::words(server.max_clients)),
         ];
-        let first = load(OBJECT, &database, 0, &config, MapFds::new(), &entries)?;
+        let (call_returns, constants_here) = claim_calls(&database, constants, server.kernel_path);
+        let first = load(OBJECT, &database, 0, &constants_here, MapFds::new(), &entries)?;
         let maps = Arc::new(Maps::of(&first, &SHARED_MAPS)?);
-        let mut programs = Programs {
-            database,
-            maps,
-            config,
-            _first: first,
-            local: None,
-            current: Mutex::default(),
-            call_returns,
-        };
-        let mut others = Vec::new();
-        programs.activate(&SERVER, 0, &programs._first)?;
-        programs.load_others(&SERVER, &mut others)?;
         for entry in ["srv_verdict_entry", "srv_sender_entry"] {
-            programs._first.attach_to_sockmap(entry, programs.maps.get("srv_socks").as_fd())?;
+            first.attach_to_sockmap(entry, maps.get("srv_socks").as_fd())?;
         }
+        let mut programs = Programs {
+            maps,
+            constants,
+            local: None,
+            kernel_path: server.kernel_path,
+            loaded: Mutex::default(),
+        };
+        let mut objects: Vec<(&'static Path, u32, LoadedObject)> = vec![(&SERVER, 0, first)];
         if server.local_fast_path {
             let entries = [("srv_locals", server.max_clients)];
-            let object = programs.load_one(&LOCAL, 0, &entries)?;
-            programs.activate(&LOCAL, 0, &object)?;
-            programs.local = Some(LocalPath::attach(object)?);
-            programs.load_others(&LOCAL, &mut others)?;
+            let object = load(LOCAL_OBJECT, &database, 0, &constants_here, programs.reuse()?, &entries)?;
+            programs.local = Some(LocalPath::attach(&object)?);
+            objects.push((&LOCAL, 0, object));
         }
-        programs.current = Mutex::new(others);
+        let loaded = programs.complete(database, constants_here, call_returns, objects)?;
+        programs.enter(loaded)?;
         Ok(programs)
     }
 
@@ -193,71 +215,139 @@ impl Programs {
         &self.maps
     }
 
+    fn loaded(&self) -> MutexGuard<'_, Option<Loaded>> {
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The maps that a further object shares with the first one.
     fn reuse(&self) -> Result<MapFds> {
         let mut reuse = MapFds::new();
-        for (name, map) in self.maps.iter() {
+        for (name, map) in self.maps.iter().chain(self.local.iter().flat_map(LocalPath::maps)) {
             let fd = map.as_fd().try_clone_to_owned();
             reuse.insert(name.into(), fd.map_err(|e| Error::io("cannot duplicate a map descriptor", e))?);
-        }
-        if let Some(local) = &self.local {
-            for (name, fd) in local.share_maps()? {
-                reuse.insert(name.into(), fd);
-            }
         }
         Ok(reuse)
     }
 
-    fn load_one(&self, path: &Path, partition: u32, entries: &[(&str, u32)]) -> Result<LoadedObject> {
-        load(path.elf, &self.database, partition, &self.config, self.reuse()?, entries)
-    }
-
-    /// Loads and activates a path's programs for all partitions but the first.
-    fn load_others(&self, path: &Path, objects: &mut Vec<LoadedObject>) -> Result<()> {
-        for partition in 1..self.database.config().partitions {
-            let object = self.load_one(path, partition, &[])?;
-            self.activate(path, partition, &object)?;
-            objects.push(object);
-        }
-        Ok(())
-    }
-
-    /// Loads the programs again and replaces those in use; connections stay.
-    pub(super) fn reload(&self) -> Result<()> {
-        let mut objects = Vec::new();
+    /// Loads the objects that are not among `objects` yet.
+    fn complete(
+        &self,
+        database: Arc<Database>,
+        constants: srv_config,
+        call_returns: Option<CallReturns>,
+        mut objects: Vec<(&'static Path, u32, LoadedObject)>,
+    ) -> Result<Loaded> {
         let paths = [Some(&SERVER), self.local.as_ref().map(|_| &LOCAL)];
         for path in paths.into_iter().flatten() {
-            for partition in 0..self.database.config().partitions {
-                objects.push((path, partition, self.load_one(path, partition, &[])?));
+            for partition in 0..database.config().partitions {
+                let has = |(of, number, _): &(&Path, u32, _)| std::ptr::eq(*of, path) && *number == partition;
+                if !objects.iter().any(has) {
+                    let object = load(path.elf, &database, partition, &constants, self.reuse()?, &[])?;
+                    objects.push((path, partition, object));
+                }
             }
         }
-        let mut current = self.current.lock().unwrap_or_else(|e| e.into_inner());
-        for (path, partition, object) in &objects {
-            self.activate(path, *partition, object)?;
-        }
-        *current = objects.into_iter().map(|(_, _, object)| object).collect();
+        let (_, _, object) = objects.first().ok_or(Error::State)?;
+        let (connections, returns) = (object.map("kdb_connections")?, object.map("kdb_call_returns")?);
+        Ok(Loaded { database, constants, objects, call_returns, connections, returns })
+    }
+
+    /// Loads the programs for a database, which [`Programs::enter`] puts into use.
+    pub(super) fn load_for(&self, database: Arc<Database>) -> Result<Loaded> {
+        let (call_returns, constants) = claim_calls(&database, self.constants, self.kernel_path);
+        self.complete(database, constants, call_returns, Vec::new())
+    }
+
+    /// Puts programs into use. Programs of another database have been taken out of use by [`Programs::leave`].
+    pub(super) fn enter(&self, loaded: Loaded) -> Result<()> {
+        self.activate(&loaded)?;
+        *self.loaded() = Some(loaded);
         Ok(())
     }
 
-    /// Puts an object's programs into the program arrays.
-    fn activate(&self, path: &Path, partition: u32, object: &LoadedObject) -> Result<()> {
-        let returns = path.continues_calls && self.call_returns.is_some();
-        for array in iter::once(path.jumps).chain(returns.then_some("kdb_call_returns")) {
-            self.put(array, 2 * partition, object, path.on)?;
-            self.put(array, 2 * partition + 1, object, path.exec)?;
+    /// Takes the programs out of use and lets go of their database. All packets are passed to the event loop from now on. The caller
+    /// has closed the gate, so no program works on the database. An error changes nothing.
+    pub(super) fn leave(&self) -> Result<()> {
+        let mut place = self.loaded();
+        let Some(loaded) = &*place else { return Ok(()) };
+        let paused = loaded.object(&SERVER, 0)?.program("srv_verdict_paused")?;
+        put(self.maps.get("srv_verdicts"), 0, &paused)?;
+        for path in [&SERVER, &LOCAL] {
+            let jumps = self.maps.get(path.jumps);
+            // Only the partitions of this database have programs.
+            (0..jumps.max_entries()).for_each(|index| drop(jumps.delete(&index.to_ne_bytes())));
         }
-        for &(array, index, program) in path.begin.iter().filter(|_| partition == 0) {
-            self.put(array, index, object, program)?;
+        let _ = self.maps.get("srv_senders").delete(&LOCAL_SENDER.to_ne_bytes());
+        *place = None;
+        Ok(())
+    }
+
+    /// Loads the programs again and replaces those in use; connections stay. While the database is made anew, this does nothing,
+    /// because the new one gets new programs.
+    pub(super) fn reload(&self) -> Result<()> {
+        let Some((database, constants)) =
+            self.loaded().as_ref().map(|loaded| (loaded.database.clone(), loaded.constants))
+        else {
+            return Ok(());
+        };
+        let mut new = self.complete(database, constants, None, Vec::new())?;
+        let mut place = self.loaded();
+        if let Some(old) = place.as_mut().filter(|old| Arc::ptr_eq(&old.database, &new.database)) {
+            new.call_returns = old.call_returns.take();
+            let activated = self.activate(&new);
+            if activated.is_err() {
+                old.call_returns = new.call_returns.take();
+                return activated;
+            }
+            *old = new;
         }
         Ok(())
     }
 
-    fn put(&self, array: &str, index: u32, object: &LoadedObject, program: &str) -> Result<()> {
-        let program = object.program(program)?;
-        let fd = (program.as_fd().as_raw_fd() as u32).to_ne_bytes();
-        self.maps
-            .get(array)
-            .update(&index.to_ne_bytes(), &fd, MapFlags::ANY)
-            .map_err(|e| kernel_error("cannot exchange the server's programs", e))
+    /// Puts programs into the program arrays.
+    fn activate(&self, loaded: &Loaded) -> Result<()> {
+        for (path, partition, object) in &loaded.objects {
+            let returns = path.continues_calls && loaded.call_returns.is_some();
+            for array in iter::once(self.maps.get(path.jumps)).chain(returns.then_some(&loaded.returns)) {
+                put(array, 2 * partition, &object.program(path.on)?)?;
+                put(array, 2 * partition + 1, &object.program(path.exec)?)?;
+            }
+            for &(array, index, program) in path.begin.iter().filter(|_| *partition == 0) {
+                put(self.maps.get(array), index, &object.program(program)?)?;
+            }
+        }
+        Ok(())
     }
+
+    /// Lets programs find a connection by its socket's cookie.
+    pub(super) fn name_connection(&self, cookie: u64, index: u32, session: u32) -> libbpf_rs::Result<()> {
+        self.loaded().as_ref().map_or(Ok(()), |loaded| loaded.name_connection(cookie, index, session))
+    }
+
+    /// Lets programs find it no longer.
+    pub(super) fn forget_connection(&self, cookie: u64) {
+        if let Some(loaded) = &*self.loaded() {
+            let _ = loaded.connections.delete(&cookie.to_ne_bytes());
+        }
+    }
+}
+
+/// Claims the returns of calls, if no other server has them. Without them the event loop runs this server's calls. Returns the constants
+/// that say so.
+fn claim_calls(
+    database: &Arc<Database>,
+    constants: srv_config,
+    kernel_path: bool,
+) -> (Option<CallReturns>, srv_config) {
+    let claimed = kernel_path.then(|| CallReturns::claim(database)).flatten();
+    let call_buffers = claimed.as_ref().map_or(0, |_| database.io_buffers());
+    (claimed, srv_config { call_buffers, ..constants })
+}
+
+/// Puts a program into a program array.
+fn put(array: &MapHandle, index: u32, program: &Program) -> Result<()> {
+    let fd = (program.as_fd().as_raw_fd() as u32).to_ne_bytes();
+    array
+        .update(&index.to_ne_bytes(), &fd, MapFlags::ANY)
+        .map_err(|e| kernel_error("cannot exchange the server's programs", e))
 }

@@ -48,8 +48,17 @@ impl Totals {
 
 struct State {
     baseline: Totals,
+    /// Counts of databases before the present one.
+    earlier_expired: u64,
+    earlier_caps: u64,
     /// Total number of commands at some moments, the oldest first.
     samples: VecDeque<(Instant, u64)>,
+}
+
+impl State {
+    fn counting_from(baseline: Totals) -> State {
+        State { baseline, earlier_expired: 0, earlier_caps: 0, samples: VecDeque::new() }
+    }
 }
 
 /// The baseline that counters are compared with, and samples of the rate. The lock is held for a few
@@ -59,7 +68,7 @@ pub(super) struct Statistics(Mutex<State>);
 impl Statistics {
     /// Counts from these totals on.
     pub(super) fn new(baseline: Totals) -> Statistics {
-        Statistics(Mutex::new(State { baseline, samples: VecDeque::new() }))
+        Statistics(Mutex::new(State::counting_from(baseline)))
     }
 
     fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
@@ -68,7 +77,21 @@ impl Statistics {
 
     /// Counts from these totals on.
     pub(super) fn reset(&self, baseline: Totals) {
-        self.with(|state| state.baseline = baseline);
+        self.with(|state| {
+            let samples = std::mem::take(&mut state.samples);
+            *state = State { samples, ..State::counting_from(baseline) };
+        });
+    }
+
+    /// Goes on with another database. `last` are the totals with the one before, `first` those with the new one, whose counters begin
+    /// at zero.
+    pub(super) fn change_database(&self, last: &Totals, first: &Totals) {
+        self.with(|state| {
+            state.earlier_expired += last.expired.saturating_sub(state.baseline.expired);
+            state.earlier_caps += last.time_cap_reached.saturating_sub(state.baseline.time_cap_reached);
+            state.baseline.expired = first.expired;
+            state.baseline.time_cap_reached = first.time_cap_reached;
+        });
     }
 
     /// Records the number of commands so far. A reset may have lowered it.
@@ -88,7 +111,9 @@ impl Statistics {
 
     /// The activity since the baseline.
     pub(super) fn activity(&self, now: &Totals, stale_percent: f64) -> KernelActivity {
-        let (before, ops_per_second) = self.with(|state| (state.baseline, rate(&state.samples)));
+        let (before, earlier, ops_per_second) = self.with(|state| {
+            (state.baseline, (state.earlier_expired, state.earlier_caps), rate(&state.samples))
+        });
         let (server, old) = (&now.server, &before.server);
         let calls = |call: u32| server.calls[call as usize].saturating_sub(old.calls[call as usize]);
         let misses = server.get_misses.saturating_sub(old.get_misses);
@@ -103,9 +128,10 @@ impl Statistics {
             misses,
             refusals: server.refusals.saturating_sub(old.refusals),
             calls: CALLS.map(|(name, call)| (name, calls(call))).to_vec(),
-            expired: now.expired.saturating_sub(before.expired),
+            expired: earlier.0 + now.expired.saturating_sub(before.expired),
             expired_stale_percent: stale_percent,
-            expired_time_cap_reached: now.time_cap_reached.saturating_sub(before.time_cap_reached),
+            expired_time_cap_reached: earlier.1
+                + now.time_cap_reached.saturating_sub(before.time_cap_reached),
             ops_per_second,
         }
     }
@@ -155,5 +181,11 @@ mod tests {
         assert_eq!((activity.hits, activity.misses, activity.input_bytes), (3, 1, 17));
         assert_eq!((activity.expired, activity.expired_time_cap_reached), (2, 0));
         assert_eq!(activity.calls[0], ("get", 4));
+        // Another database, which counts from zero.
+        let totals = |expired| Totals { server, expired, time_cap_reached: 1 };
+        statistics.change_database(&totals(9), &totals(0));
+        assert_eq!(statistics.activity(&totals(3), 0.0).expired, 5);
+        statistics.reset(totals(3));
+        assert_eq!(statistics.activity(&totals(4), 0.0).expired, 1);
     }
 }

@@ -74,6 +74,13 @@ impl Table {
         field!(conn, AtomicU32, generation).load(Ordering::Relaxed)
     }
 
+    /// Gives a connection the session of another database. The gate is closed, so no program uses the session.
+    pub(super) fn set_session(&self, index: u32, session: u32, sync: bool) {
+        let conn = self.conn(index);
+        field!(conn, AtomicU32, session).store(session, Ordering::Relaxed);
+        field!(conn, AtomicU32, flags).store(flags(sync), Ordering::Release);
+    }
+
     /// Keeps the local fast path out of a connection, and programs from calling one another on its behalf
     /// (`srv_announce`). Waits until both have finished. That takes as long as the procedure that a call runs.
     pub(super) fn lock(&self, index: u32) {

@@ -16,14 +16,15 @@ use crate::{Error, Result};
 
 const ID_HEAD: &str = "kerneldb 1\n";
 
-/// An owned data directory. The lock is held until this is dropped (or the process dies).
+/// An owned data directory. The lock is held until all clones are dropped (or the process dies).
+#[derive(Clone)]
 pub(crate) struct DataDir {
     path: PathBuf,
     pub(crate) id: [u8; 16],
     pub(crate) wal: Arc<dyn Dir>,
     pub(crate) checkpoint: Arc<dyn Dir>,
     /// `None` for a simulated disk, which has one owner by contract.
-    lock: Option<File>,
+    lock: Option<Arc<File>>,
 }
 
 impl DataDir {
@@ -82,7 +83,7 @@ impl DataDir {
         let sub = |name: &str| -> Result<Arc<dyn Dir>> {
             Ok(Arc::new(RealDir::open_or_create(&path.join(name)).map_err(io)?))
         };
-        Ok(DataDir { id, wal: sub("wal")?, checkpoint: sub("checkpoint")?, lock: Some(lock), path })
+        Ok(DataDir { id, wal: sub("wal")?, checkpoint: sub("checkpoint")?, lock: Some(Arc::new(lock)), path })
     }
 
     /// The data directory of a simulated disk.

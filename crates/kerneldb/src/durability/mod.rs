@@ -2,13 +2,14 @@
 //!
 //! [`store`] is the database on a data directory and uses all of the others. [`wal`] writes and replays the
 //! log, [`checkpoint`] writes and reads checkpoints, [`recovery`] fills a database from both of them,
-//! `transfer` copies data between databases and files, `datadir` owns the directory, and `disk` is the interface
+//! `rebuild` gives a store another configuration, `transfer` copies data between databases and files, `datadir` owns the directory, and `disk` is the interface
 //! through which all of them reach files.
 
 pub mod checkpoint;
 mod datadir;
 pub(crate) mod disk;
 mod libraries;
+mod rebuild;
 pub mod recovery;
 pub mod store;
 #[cfg(any(test, feature = "testing"))]
@@ -16,4 +17,5 @@ pub mod testing;
 mod transfer;
 pub mod wal;
 
+pub use rebuild::RebuildError;
 pub use store::{Store, StoreConfig};

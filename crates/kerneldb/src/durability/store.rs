@@ -6,6 +6,7 @@
 //! - The log is cut after that, back to the oldest checkpoint that is kept.
 //! - After recovery the log's end is made durable before anything is appended.
 
+use std::fmt;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -44,6 +45,18 @@ pub struct StoreConfig {
     pub recovery: RecoveryOptions,
 }
 
+impl StoreConfig {
+    /// The configuration of the database, with log rings if there is a log.
+    pub(super) fn database_config(&self) -> Config {
+        let wal_ring_bytes = match (&self.wal, self.database.wal_ring_bytes) {
+            (None, _) => 0,
+            (Some(_), 0) => RING_BYTES,
+            (Some(_), bytes) => bytes,
+        };
+        Config { wal_ring_bytes, ..self.database.clone() }
+    }
+}
+
 /// A durable database in a data directory:
 ///
 /// ```text
@@ -61,6 +74,7 @@ pub struct Store {
     checkpointer: Option<Checkpointer>,
     wal: Option<Arc<Wal>>,
     durability: Durability,
+    config: StoreConfig,
     database: Arc<Database>,
     closed: AtomicBool,
     data: Option<DataDir>,
@@ -97,12 +111,8 @@ impl Store {
         created: &mut dyn FnMut(&Arc<Database>),
     ) -> Result<(Store, RecoveryReport)> {
         config.checkpoint.check()?;
-        let mut database_config = config.database.clone();
-        database_config.wal_ring_bytes = match (&config.wal, config.database.wal_ring_bytes) {
-            (None, _) => 0,
-            (Some(_), 0) => RING_BYTES,
-            (Some(_), bytes) => bytes,
-        };
+        let kept = config.clone();
+        let database_config = config.database_config();
         files::discard(&*data.checkpoint);
         let sources =
             Sources { database_id: &data.id, checkpoint: &*data.checkpoint, wal: &*data.wal, repair: true };
@@ -150,6 +160,7 @@ impl Store {
             checkpointer: Some(checkpointer),
             wal,
             durability,
+            config: kept,
             database,
             closed: AtomicBool::new(false),
             data: Some(data),
@@ -159,11 +170,13 @@ impl Store {
 
     /// A database without a data directory: nothing is logged, checkpoints are refused.
     pub fn in_memory(config: Config) -> Result<Store> {
-        let database = Arc::new(Database::create(Config { wal_ring_bytes: 0, ..config })?);
+        let config = StoreConfig { database: config, ..StoreConfig::default() };
+        let database = Arc::new(Database::create(config.database_config())?);
         Ok(Store {
             checkpointer: None,
             wal: None,
             durability: Durability::Off,
+            config,
             database,
             closed: AtomicBool::new(false),
             data: None,
@@ -198,6 +211,11 @@ impl Store {
         engine.remove_library(library)
     }
 
+    /// The configuration with which the store was opened.
+    pub fn config(&self) -> &StoreConfig {
+        &self.config
+    }
+
     /// The log writer; `None` without a log.
     pub fn wal(&self) -> Option<&Wal> {
         self.wal.as_deref()
@@ -206,6 +224,10 @@ impl Store {
     /// The data directory; `None` for [`Store::in_memory`].
     pub fn data_dir(&self) -> Option<&Path> {
         self.data.as_ref().map(DataDir::path)
+    }
+
+    pub(super) fn owned_data(&self) -> Option<&DataDir> {
+        self.data.as_ref()
     }
 
     /// The default condition for which a commit waits.
@@ -278,6 +300,12 @@ impl Store {
         // The log is flushed in any case.
         let flushed = self.wal.as_ref().map_or(Ok(()), |wal| wal.stop());
         checkpoint.and(flushed)
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store").field("data_dir", &self.data_dir()).finish_non_exhaustive()
     }
 }
 

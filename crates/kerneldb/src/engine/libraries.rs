@@ -69,6 +69,7 @@ impl Engine {
         let is_loaded = self.has_library(library);
         self.procedures.remove(library);
         self.handlers.remove(library);
+        self.procedures.set_file(library, None);
         Ok(is_loaded)
     }
 }

@@ -3,7 +3,7 @@
 //! A library is an eBPF object with procedures. It is added, replaced and removed as a whole, under one lock, so a caller
 //! finds all of its procedures or none, and all from the same object. Calls that run keep what they have found.
 //!
-//! Locks, in order: `changes`, `by_name`.
+//! Locks, in order: `changes`, `by_name`, `files`.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -27,6 +27,7 @@ pub(crate) struct Registered {
 pub(crate) struct Procedures {
     by_name: RwLock<BTreeMap<String, Arc<Registered>>>,
     changes: Mutex<()>,
+    files: Mutex<BTreeMap<String, Arc<[u8]>>>,
 }
 
 impl Procedures {
@@ -50,6 +51,20 @@ impl Procedures {
     /// Serializes loads and removals of libraries, which also change files.
     pub fn lock_changes(&self) -> MutexGuard<'_, ()> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The content of the file of each library.
+    pub fn files(&self) -> BTreeMap<String, Arc<[u8]>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Keeps the content of a library's file, or forgets it.
+    pub fn set_file(&self, library: &str, file: Option<Arc<[u8]>>) {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        match file {
+            Some(file) => _ = files.insert(library.to_owned(), file),
+            None => _ = files.remove(library),
+        }
     }
 
     /// Checks whether a library can be added, in the place of the library of the same name if `replace` says so.

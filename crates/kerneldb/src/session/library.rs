@@ -228,5 +228,6 @@ pub(crate) fn load(
     db.handlers.check(library, new.handlers.keys())?;
     keep()?;
     db.put_library(library, new)?;
+    db.procedures.set_file(library, Some(elf.into()));
     Ok(names)
 }

@@ -1,0 +1,61 @@
+//! The data behind a server: a database, with or without a store that makes it durable. The event loop takes it away to make the
+//! database anew, and puts other data in its place.
+//!
+//! There is one lock, held for a few instructions. Who needs the data takes a share of it for the time of one piece of work.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bedplate_kerneldb::{Database, Result, Store};
+
+/// A database and its store.
+pub(super) struct Data {
+    pub(super) database: Arc<Database>,
+    pub(super) store: Option<Arc<Store>>,
+    /// Number of scan positions.
+    pub(super) positions: u64,
+}
+
+impl Data {
+    pub(super) fn new(database: Arc<Database>, store: Option<Arc<Store>>) -> Result<Data> {
+        let positions = database.snapshot()?.positions();
+        Ok(Data { database, store, positions })
+    }
+
+    pub(super) fn of_store(store: Arc<Store>) -> Result<Data> {
+        Data::new(store.database().clone(), Some(store))
+    }
+}
+
+/// The place of the data.
+pub(super) struct Place(Mutex<Option<Arc<Data>>>);
+
+impl Place {
+    pub(super) fn new(data: Data) -> Place {
+        Place(Mutex::new(Some(Arc::new(data))))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<Data>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A share of the data. Panics while the event loop makes the database anew: only its own thread, and administrative tasks, which
+    /// it waits for, use the data.
+    pub(super) fn get(&self) -> Arc<Data> {
+        self.lock().clone().expect("the event loop waits for those who use the data")
+    }
+
+    /// The store; `None` without one, and while the database is made anew.
+    pub(super) fn store(&self) -> Option<Arc<Store>> {
+        self.lock().as_ref().and_then(|data| data.store.clone())
+    }
+
+    /// Takes the data away.
+    pub(super) fn take(&self) -> Option<Arc<Data>> {
+        self.lock().take()
+    }
+
+    /// Puts data into the place.
+    pub(super) fn put(&self, data: Arc<Data>) {
+        *self.lock() = Some(data);
+    }
+}

@@ -1,0 +1,234 @@
+//! Makes the database anew, with other options, while clients stay connected ([`super::super::rebuild`] has the request).
+//!
+//! 1. The gate closes. The event loop runs no request that would begin work on the database. What has begun goes on.
+//! 2. When no transaction is open, and no administrative task is under way, the sessions are closed. From here on the event loop
+//!    does nothing else. Packets wait in their sockets: one program that needs no database passes them on.
+//! 3. The store is rebuilt: a checkpoint, the end of the old database, a new one from the data directory. Meanwhile the kernel verifies
+//!    programs for the new one.
+//! 4. Each connection gets a session of the new database, the programs are put into use, and the gate opens.
+//!
+//! If step 3 fails, step 4 is taken with the old options. If that fails as well, the server stops; the data directory has the data.
+
+use std::sync::Arc;
+use std::thread::{self, ScopedJoinHandle};
+use std::time::Instant;
+
+use super::{EventLoop, LOG};
+use crate::command::{DatabaseOptions, Services};
+use crate::server::data::Data;
+use crate::server::programs::{Loaded, Programs};
+use bedplate_kerneldb::wal::DurableWatch;
+use bedplate_kerneldb::{Database, Durability, Error, RebuildError, Result, Store, StoreConfig};
+use rustix::event::epoll::{self, EventData, EventFlags};
+
+/// A store and the programs for its database, if the kernel answers.
+type Complete = (Store, Option<Loaded>);
+
+impl EventLoop {
+    /// Takes the next step of a change of the database's options, if clients have asked for one.
+    pub(super) fn run_rebuild(&mut self) -> Result<()> {
+        let Some(request) = self.backend.rebuilds().request() else { return Ok(()) };
+        if !self.backend.server().clients.rebuilds() {
+            self.pause_for_rebuild(true);
+        }
+        let held = self.clients.iter().flatten().filter(|client| client.holds_database()).count();
+        let result = if held == 0 && self.backend.has_no_tasks() {
+            self.rebuild(&request.options)?
+        } else if Instant::now() < request.until {
+            return Ok(());
+        } else if held > 0 {
+            Err(format!("TRYAGAIN the database stays as it is: {held} clients have open transactions"))
+        } else {
+            Err("TRYAGAIN the database stays as it is: an administrative task is running".into())
+        };
+        match &result {
+            Ok(()) => tracing::info!(options = ?request.options, "the database was made anew"),
+            Err(error) => tracing::warn!(error, options = ?request.options, "the database was not made anew"),
+        }
+        self.pause_for_rebuild(false);
+        self.backend.rebuilds().finish(result.map(|()| String::new()));
+        Ok(())
+    }
+
+    fn pause_for_rebuild(&self, on: bool) {
+        self.backend.server().clients.pause_for_rebuild(on);
+        self.backend.pauses_changed();
+    }
+
+    /// Makes the database anew. The inner error is the client's reply; the data is then as before. The outer one stops the server.
+    fn rebuild(&mut self, options: &DatabaseOptions) -> Result<std::result::Result<(), String>> {
+        let totals = self.backend.totals()?;
+        let before = self.backend.server().settings.database().durability;
+        for client in self.clients.iter_mut().flatten() {
+            client.dialogue().leave_database();
+        }
+        let outcome = match self.take_store() {
+            Ok(store) => {
+                let config = self.backend.rebuilds().config(store.config(), options);
+                self.stop_watching_log();
+                if let Some(programs) = &self.kernel.programs {
+                    programs.leave()?;
+                }
+                let made = make(store, config, self.kernel.programs.as_deref());
+                let (complete, outcome) = match made {
+                    Ok(complete) => (complete, Ok(())),
+                    Err((error, Some(complete))) => (complete, Err(format!("ERR {error}"))),
+                    Err((error, None)) => return Err(error),
+                };
+                if outcome.is_ok() {
+                    self.backend.server().settings.set_database(*options);
+                }
+                self.put_store(complete, before)?;
+                self.backend.count_on(&totals);
+                outcome
+            }
+            Err(reply) => {
+                self.enter_database(None, before)?;
+                Err(reply)
+            }
+        };
+        self.backend.settings_changed();
+        Ok(outcome)
+    }
+
+    /// Takes the store out of the server's hands. The error is the client's reply.
+    fn take_store(&self) -> std::result::Result<Store, String> {
+        let place = self.backend.place();
+        let Some(data) = place.take() else { return Err("ERR there is no database".into()) };
+        let data = Arc::try_unwrap(data).map_err(|data| {
+            place.put(data);
+            "ERR another thread of the server uses the database"
+        })?;
+        let Data { database, store: Some(store), positions } = data else {
+            return Err("ERR there is no data directory".into());
+        };
+        Arc::try_unwrap(store).map_err(|store| {
+            place.put(Arc::new(Data { database, store: Some(store), positions }));
+            "ERR the program around the server uses the store".into()
+        })
+    }
+
+    fn stop_watching_log(&mut self) {
+        if let Some(log) = self.log.take() {
+            let _ = epoll::delete(&self.epoll, log.fd());
+        }
+    }
+
+    /// Watches the log of a store, if it has one.
+    pub(super) fn watch_log(&mut self, store: &Store) -> Result<()> {
+        let Some(wal) = store.wal() else { return Ok(()) };
+        let log: DurableWatch = wal.watch()?;
+        epoll::add(&self.epoll, log.fd(), EventData::new_u64(LOG), EventFlags::IN)
+            .map_err(super::io("watch a descriptor"))?;
+        self.log = Some(log);
+        Ok(())
+    }
+
+    /// Serves a store from now on.
+    fn put_store(&mut self, (store, loaded): Complete, before: Durability) -> Result<()> {
+        self.watch_log(&store)?;
+        self.backend.place().put(Arc::new(Data::of_store(Arc::new(store))?));
+        self.enter_database(loaded, before)
+    }
+
+    /// Gives each connection a session of the present database, and puts programs for it into use.
+    fn enter_database(&mut self, loaded: Option<Loaded>, before: Durability) -> Result<()> {
+        for index in 0..self.clients.len() as u32 {
+            let Some(client) = self.clients[index as usize].as_mut() else { continue };
+            let cookie = client.cookie;
+            let dialogue = client.dialogue();
+            let entered = dialogue.enter_database(before);
+            let (session, sync) = (dialogue.session(), dialogue.waits_for_disk());
+            self.table.set_session(index, session, sync);
+            let named = match &loaded {
+                Some(loaded) => loaded.name_connection(cookie, index, session),
+                None => self.name_connection(cookie, index, session),
+            };
+            if entered.is_err() || named.is_err() {
+                self.close(index, "it cannot be served by the new database");
+            }
+        }
+        match (&self.kernel.programs, loaded) {
+            (Some(programs), Some(loaded)) => programs.enter(loaded),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Rebuilds a store, and loads programs for its database meanwhile. An error has the store with its old configuration, if it could be
+/// opened again.
+fn make(
+    store: Store,
+    config: StoreConfig,
+    programs: Option<&Programs>,
+) -> std::result::Result<Complete, (Error, Option<Complete>)> {
+    let old_config = store.config().clone();
+    match attempt(store, config, programs) {
+        Ok(complete) => Ok(complete),
+        Err((error, None)) => Err((error, None)),
+        Err((error, Some((store, Ok(loaded))))) => Err((error, Some((store, loaded)))),
+        // The new database is there, but the kernel refuses the server's programs for it.
+        Err((error, Some((store, Err(()))))) => match attempt(store, old_config, programs) {
+            Ok(complete) => Err((error, Some(complete))),
+            Err((second, _)) => {
+                tracing::error!(error = %second, "the server cannot go on with the old database");
+                Err((error, None))
+            }
+        },
+    }
+}
+
+/// A store, and the programs for its database unless the kernel has refused them.
+type Attempted = (Store, std::result::Result<Option<Loaded>, ()>);
+
+/// One attempt of [`make`].
+fn attempt(
+    store: Store,
+    config: StoreConfig,
+    programs: Option<&Programs>,
+) -> std::result::Result<Complete, (Error, Option<Attempted>)> {
+    thread::scope(|scope| {
+        let mut loading: Option<Loading<'_>> = None;
+        let rebuilt = store.rebuild(config, &mut |database| {
+            // Programs for a database that is given up are dropped before the next one takes memory.
+            drop(loading.take().map(Loading::join));
+            loading = programs.map(|programs| {
+                let (database, of) = (database.clone(), database.clone());
+                Loading { of, thread: scope.spawn(move || programs.load_for(database)) }
+            });
+        });
+        let (store, failed) = match rebuilt {
+            Ok(store) => (store, None),
+            Err(RebuildError { error, store: Some(store) }) => (store, Some(error)),
+            Err(RebuildError { error, store: None }) => return Err((error, None)),
+        };
+        let database = store.database();
+        let loaded = match (loading.filter(|loading| Arc::ptr_eq(&loading.of, database)), programs) {
+            (Some(loading), _) => loading.join().map(Some),
+            // The store was not closed at all.
+            (None, Some(programs)) => programs.load_for(database.clone()).map(Some),
+            (None, None) => Ok(None),
+        };
+        match (loaded, failed) {
+            (Ok(loaded), None) => Ok((store, loaded)),
+            (Ok(loaded), Some(error)) => Err((error, Some((store, Ok(loaded))))),
+            (Err(error), None) => Err((error, Some((store, Err(()))))),
+            (Err(second), Some(error)) => {
+                tracing::error!(error = %second, "the programs cannot be loaded again");
+                Err((error, None))
+            }
+        }
+    })
+}
+
+/// Programs that are being loaded for a database.
+struct Loading<'scope> {
+    of: Arc<Database>,
+    thread: ScopedJoinHandle<'scope, Result<Loaded>>,
+}
+
+impl Loading<'_> {
+    fn join(self) -> Result<Loaded> {
+        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}

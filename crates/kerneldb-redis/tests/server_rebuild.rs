@@ -1,0 +1,572 @@
+//! Changes of the database's options while clients work: no request fails, and no data is lost.
+
+mod common;
+mod server;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bedplate_kerneldb::testing::SimulatedDisk;
+use bedplate_kerneldb::wal::WalConfig;
+use bedplate_kerneldb::{ACCOUNTS, Config, Durability, EngineKind, HandlerTarget, Store, StoreConfig, sdk};
+use bedplate_kerneldb_redis::server::{Server, ServerConfig, ServerHandle};
+use common::{can_run, small};
+use server::{Client, Random, config, no_checkpoints, start, ways, words};
+
+/// Options for two connections' work and more, each of which differs from the one before.
+const CHANGES: [&str; 8] = [
+    "versions 8",
+    "maxmemory 128mb",
+    "appendonly no",
+    "maxmemory 64mb versions 2",
+    "appendonly yes",
+    "appendfsync always",
+    "wal-ring-bytes 1mb",
+    "appendfsync everysec versions 1",
+];
+
+fn store_config(durability: Durability) -> StoreConfig {
+    StoreConfig {
+        database: Config { wal_ring_bytes: 512 << 10, ..small() },
+        wal: Some(WalConfig { durability, ..WalConfig::default() }),
+        checkpoint: no_checkpoints(),
+        ..StoreConfig::default()
+    }
+}
+
+fn open(dir: &Path, config: StoreConfig) -> Store {
+    Store::open(config, dir, &mut |_| {}).unwrap().0
+}
+
+fn serve(store: Store, config: ServerConfig) -> ServerHandle {
+    Server::start(Arc::new(store), config).unwrap()
+}
+
+/// Stops a server as `bedplate kv serve` does.
+fn stop(mut server: ServerHandle) {
+    server.stopper().stop();
+    server.wait().unwrap();
+    server.store().unwrap().close(true).unwrap();
+}
+
+/// Asks for a change; returns the reply.
+fn change(admin: &mut Client, options: &str) -> String {
+    admin.send(&words(&format!("CONFIG SET {options}")));
+    admin.lines(1).remove(0)
+}
+
+/// The value of a counter that clients see.
+fn counter(client: &mut Client, key: &str) -> u64 {
+    client.send(&words(&format!("GET {key}")));
+    client.lines(2)[1].parse().unwrap()
+}
+
+/// Clients that count what they have done, until they are told to stop. Each checks every reply.
+struct Work {
+    stop: Arc<AtomicBool>,
+    threads: Vec<(&'static str, thread::JoinHandle<u64>)>,
+}
+
+impl Work {
+    fn begin(addr: SocketAddr) -> Work {
+        let stop = Arc::new(AtomicBool::new(false));
+        let step: [(&'static str, fn(&mut Client, u64)); 5] = [
+            ("single", single),
+            ("pipeline", pipeline),
+            ("multi", multi),
+            ("interactive", interactive),
+            ("resp3", resp3),
+        ];
+        let threads = step
+            .into_iter()
+            .map(|(name, step)| {
+                let stop = stop.clone();
+                let body = move || {
+                    let mut client = Client::new(addr);
+                    if name == "resp3" {
+                        client.send(&words("HELLO 3"));
+                        client.until("*0\r\n");
+                    }
+                    let mut done = 0;
+                    while !stop.load(Ordering::Relaxed) {
+                        step(&mut client, done);
+                        done += 1;
+                    }
+                    done
+                };
+                (name, thread::spawn(body))
+            })
+            .collect();
+        Work { stop, threads }
+    }
+
+    /// Ends the work; returns how often each kind was done.
+    fn end(self) -> Vec<(&'static str, u64)> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.into_iter().map(|(name, thread)| (name, thread.join().unwrap())).collect()
+    }
+}
+
+/// The kernel answers all of these, one at a time.
+fn single(c: &mut Client, i: u64) {
+    if i > 0 {
+        c.ask("GET single", &format!("${}\r\n{i}", i.to_string().len()));
+    }
+    c.ask(&format!("SET single {}", i + 1), "+OK");
+}
+
+/// The kernel answers some of these, and the event loop answers others.
+fn pipeline(c: &mut Client, i: u64) {
+    let mut input = Vec::new();
+    let mut output = Vec::new();
+    for n in 0..8 {
+        input.extend(words("INCR pipeline8"));
+        output.extend(format!(":{}\r\n", 8 * i + n + 1).bytes());
+        input.extend(words(&format!("SET p{n} {i}")));
+        output.extend(b"+OK\r\n");
+    }
+    input.extend(words("INCR pipeline"));
+    output.extend(format!(":{}\r\n", i + 1).bytes());
+    c.send(&input);
+    c.expect(&output);
+}
+
+fn multi(c: &mut Client, i: u64) {
+    c.ask("WATCH multi", "+OK");
+    c.ask("MULTI", "+OK");
+    c.ask(&format!("SET multi {}", i + 1), "+QUEUED");
+    c.ask("INCR multi2", "+QUEUED");
+    c.ask("EXEC", &format!("*2\r\n+OK\r\n:{}", i + 1));
+}
+
+fn interactive(c: &mut Client, i: u64) {
+    c.ask("BEGIN", "+OK");
+    c.ask("INCR interactive", &format!(":{}", i + 1));
+    thread::sleep(Duration::from_millis(1));
+    c.ask("INCR interactive2", &format!(":{}", i + 1));
+    c.ask("COMMIT", "+OK");
+}
+
+fn resp3(c: &mut Client, i: u64) {
+    c.ask("GET never", "_");
+    c.ask("INCR resp3", &format!(":{}", i + 1));
+}
+
+/// Checks what the work has left.
+fn check(client: &mut Client, done: &[(&'static str, u64)]) {
+    for &(name, count) in done {
+        assert!(count > 0, "{name} did nothing");
+        assert_eq!(counter(client, name), count, "{name}");
+        match name {
+            "multi" => assert_eq!(counter(client, "multi2"), count),
+            "interactive" => assert_eq!(counter(client, "interactive2"), count),
+            "pipeline" => assert_eq!(counter(client, "pipeline8"), 8 * count),
+            _ => {}
+        }
+    }
+}
+
+/// Changes options under work, checks each, and restarts the server at the end.
+fn change_under_work(database: Config, server: ServerConfig, changes: &[&str]) {
+    let dir = tempfile::tempdir().unwrap();
+    let database = Config { wal_ring_bytes: 512 << 10, ..database };
+    let config = || StoreConfig { database: database.clone(), ..store_config(Durability::Async) };
+    let running = serve(open(dir.path(), config()), server.clone());
+    let mut admin = Client::new(running.local_addr());
+    // Values of all kinds of places: in entries, in blocks, in slabs of their own, with an expiry.
+    for (key, bytes) in [("short", 3), ("block", 300), ("long", 40_000)] {
+        admin.send(&words(&format!("SET {key} {}", "v".repeat(bytes))));
+        admin.expect(b"+OK\r\n");
+    }
+    admin.ask("SET expiring v EX 1000", "+OK");
+    admin.ask("CLIENT SETNAME the-admin", "+OK");
+    let work = Work::begin(running.local_addr());
+    for options in changes {
+        assert_eq!(change(&mut admin, options), "+OK", "{options}");
+        let words: Vec<&str> = options.split(' ').collect();
+        for pair in words.chunks(2) {
+            admin.send(&server::words(&format!("CONFIG GET {}", pair[0])));
+            let shown = admin.lines(5).remove(4);
+            let expected = match pair[1].strip_suffix("mb") {
+                Some(mb) => (mb.parse::<u64>().unwrap() << 20).to_string(),
+                None => pair[1].to_owned(),
+            };
+            assert_eq!(shown, expected, "{options}");
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    let done = work.end();
+    check(&mut admin, &done);
+    admin.ask("CLIENT GETNAME", "$9\r\nthe-admin");
+    admin.ask("STRLEN long", ":40000");
+    admin.ask("STRLEN block", ":300");
+    admin.ask("STRLEN short", ":3");
+    admin.send(&words("TTL expiring"));
+    let ttl: u64 = admin.lines(1)[0][1..].parse().unwrap();
+    assert!((800..=1000).contains(&ttl), "{ttl}");
+    admin.send(&words("INFO bedplate"));
+    let info = admin.until("\r\n\r\n");
+    assert!(info.contains(&format!("database_rebuilds:{}", changes.len())), "{info}");
+    if server.kernel_path && database.engine == EngineKind::Arena {
+        // The kernel answers again, on the new database.
+        let before = running.stats().unwrap().kernel_commands;
+        for _ in 0..100 {
+            admin.ask("GET short", "$3\r\nvvv");
+        }
+        assert!(running.stats().unwrap().kernel_commands >= before + 90);
+    }
+    assert_eq!(running.stats().unwrap().broken, 0);
+    drop(admin);
+    stop(running);
+    let running = serve(open(dir.path(), config()), server);
+    check(&mut Client::new(running.local_addr()), &done);
+    stop(running);
+}
+
+#[test]
+fn options_change_while_clients_work() {
+    if !can_run() {
+        return;
+    }
+    for way in ways() {
+        change_under_work(small(), way, &CHANGES);
+    }
+}
+
+#[test]
+fn options_of_hash_maps_change_while_clients_work() {
+    if !can_run() {
+        return;
+    }
+    let database = Config { engine: EngineKind::HashMap, ..small() };
+    change_under_work(
+        database,
+        config(),
+        &["versions 8", "maxmemory 96mb", "appendonly no", "appendonly yes"],
+    );
+}
+
+/// The number of partitions goes with the memory, and one that was asked for stays.
+#[test]
+fn a_database_of_several_partitions_changes() {
+    if !can_run() {
+        return;
+    }
+    let database = Config { partitions: 3, memory_bytes: 96 << 20, ..small() };
+    change_under_work(database, config(), &["versions 8", "maxmemory 128mb"]);
+}
+
+/// A watched key that has not changed is not changed by the new database. One that has changed stays so.
+#[test]
+fn watches_hold_over_a_change() {
+    if !can_run() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let running = serve(open(dir.path(), store_config(Durability::Async)), config());
+    let client = || Client::new(running.local_addr());
+    let (mut admin, mut same, mut changed, mut absent, mut late) =
+        (client(), client(), client(), client(), client());
+    admin.ask("SET a 1", "+OK");
+    admin.ask("SET b 1", "+OK");
+    same.ask("WATCH a never", "+OK");
+    changed.ask("WATCH b", "+OK");
+    absent.ask("WATCH c", "+OK");
+    late.ask("WATCH a", "+OK");
+    late.ask("MULTI", "+OK");
+    late.ask("INCR late", "+QUEUED");
+    admin.ask("SET b 1", "+OK");
+    admin.ask("SET c 1", "+OK");
+    admin.ask("DEL c", ":1");
+    assert_eq!(change(&mut admin, "versions 8"), "+OK");
+    for (client, reply) in [(&mut same, "*1\r\n:1"), (&mut changed, "*-1")] {
+        client.ask("MULTI", "+OK");
+        client.ask("INCR x", "+QUEUED");
+        client.ask("EXEC", reply);
+    }
+    // As before: a key that came and went is as absent as it was.
+    absent.ask("MULTI", "+OK");
+    absent.ask("INCR y", "+QUEUED");
+    absent.ask("EXEC", "*1\r\n:1");
+    admin.ask("SET a 2", "+OK");
+    late.ask("EXEC", "*-1");
+    drop((admin, same, changed, absent, late));
+    stop(running);
+}
+
+/// A SCAN that goes on over changes returns every key.
+#[test]
+fn a_scan_goes_on_over_changes() {
+    if !can_run() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let running = serve(open(dir.path(), store_config(Durability::Async)), config());
+    let (mut admin, mut scanner) = (Client::new(running.local_addr()), Client::new(running.local_addr()));
+    for i in 0..2000 {
+        admin.ask(&format!("SET key{i} {i}"), "+OK");
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    let (mut cursor, mut calls) = ("0".to_owned(), 0);
+    loop {
+        scanner.send(&words(&format!("SCAN {cursor} COUNT 10")));
+        cursor = scanner.lines(3).remove(2);
+        let count: usize = scanner.lines(1)[0][1..].parse().unwrap();
+        seen.extend((0..count).map(|_| scanner.lines(2).remove(1)));
+        calls += 1;
+        if calls == 5 || calls == 10 {
+            let options = if calls == 5 { "maxmemory 128mb" } else { "maxmemory 64mb" };
+            assert_eq!(change(&mut admin, options), "+OK");
+        }
+        if cursor == "0" {
+            break;
+        }
+    }
+    assert!(calls > 10, "{calls}");
+    assert_eq!(seen.len(), 2000);
+    drop((admin, scanner));
+    stop(running);
+}
+
+/// A FLUSHALL that is under way ends before the database goes, so it deletes everything.
+#[test]
+fn a_flush_is_not_cut_in_two() {
+    if !can_run() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let running = serve(open(dir.path(), store_config(Durability::Async)), config());
+    let (mut admin, mut flusher) = (Client::new(running.local_addr()), Client::new(running.local_addr()));
+    for round in 0..4 {
+        let keys: Vec<u8> = (0..5000).flat_map(|i| words(&format!("SET key{i} {i}"))).collect();
+        flusher.send(&keys);
+        flusher.expect("+OK\r\n".repeat(5000).as_bytes());
+        flusher.send(&words("FLUSHALL"));
+        assert_eq!(change(&mut admin, &format!("versions {}", 2 + round % 2)), "+OK");
+        flusher.expect(b"+OK\r\n");
+        flusher.ask("DBSIZE", ":0");
+    }
+    drop((admin, flusher));
+    stop(running);
+}
+
+/// An open transaction is waited for. If it takes too long, nothing changes, and it goes on.
+#[test]
+fn an_open_transaction_is_not_cut_off() {
+    if !can_run() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let running = serve(open(dir.path(), store_config(Durability::Async)), config());
+    let client = || Client::new(running.local_addr());
+    let (mut admin, mut holder, mut other) = (client(), client(), client());
+    holder.ask("BEGIN", "+OK");
+    holder.ask("SET held 1", "+OK");
+    let start = Instant::now();
+    admin.send(&words("CONFIG SET versions 8"));
+    // What begins now waits, and what has begun goes on.
+    thread::sleep(Duration::from_millis(100));
+    other.send(&words("SET waits 1"));
+    holder.ask("SET held 2", "+OK");
+    let reply = admin.lines(1).remove(0);
+    assert_eq!(reply, "-TRYAGAIN the database stays as it is: 1 clients have open transactions");
+    assert!(start.elapsed() >= Duration::from_secs(4));
+    other.expect(b"+OK\r\n");
+    holder.ask("COMMIT", "+OK");
+    admin.ask("CONFIG GET versions", "*2\r\n$8\r\nversions\r\n$1\r\n4");
+    // A transaction that ends in time does not hold it up.
+    holder.ask("BEGIN", "+OK");
+    holder.ask("SET held 3", "+OK");
+    admin.send(&words("CONFIG SET versions 8"));
+    thread::sleep(Duration::from_millis(100));
+    holder.ask("COMMIT", "+OK");
+    admin.expect(b"+OK\r\n");
+    admin.ask("GET held", "$1\r\n3");
+    // In a transaction of its own, the client would wait for itself.
+    admin.ask("BEGIN", "+OK");
+    admin.ask("CONFIG SET versions 4", "-ERR an option of the database cannot be set inside a transaction");
+    admin.ask("ROLLBACK", "+OK");
+    admin.ask("MULTI", "+OK");
+    admin.ask("CONFIG SET versions 4", "+QUEUED");
+    admin.ask("EXEC", "*1\r\n-ERR an option of the database cannot be set inside a transaction");
+    drop((admin, holder, other));
+    stop(running);
+}
+
+/// An option that cannot be had changes nothing, and the server goes on.
+#[test]
+fn what_cannot_be_had_changes_nothing() {
+    if !can_run() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let server = ServerConfig { procedure_loading: true, ..config() };
+    let running = serve(open(dir.path(), store_config(Durability::Async)), server);
+    let (mut admin, mut client) = (Client::new(running.local_addr()), Client::new(running.local_addr()));
+    let value = "v".repeat(60_000);
+    for i in 0..600 {
+        client.send(&words(&format!("SET key{i} {value}")));
+        client.expect(b"+OK\r\n");
+    }
+    for (options, reason) in [
+        // 36 MB do not fit.
+        ("maxmemory 16mb", "ERR out of memory"),
+        // This is found when the old database is gone, so the server goes back to it.
+        ("wal-ring-bytes 1gb", "ERR "),
+        ("maxmemory 36mb", "ERR out of memory"),
+        ("maxmemory 1mb", "out of range"),
+        ("maxmemory many", "must be a memory value"),
+        ("versions 0", "out of range"),
+        ("versions 65", "out of range"),
+        ("wal-ring-bytes 300kb", "power of two"),
+        ("appendonly perhaps", "'yes' or 'no'"),
+        ("appendfsync no", "'appendonly no'"),
+        ("versions 8 timeout 5", "cannot be set together"),
+        ("versions 8 versions 9", "duplicate parameter"),
+        ("maxmemory 70000mb versions 8", "ERR "),
+    ] {
+        let reply = change(&mut admin, options);
+        assert!(reply.starts_with('-') && reply.contains(reason), "{options}: {reply}");
+        client.ask("STRLEN key599", ":60000");
+    }
+    // The present values need no other database, beside other parameters as well.
+    assert_eq!(change(&mut admin, "versions 4 timeout 5 maxmemory 64mb"), "+OK");
+    admin.ask("CONFIG GET timeout", "*2\r\n$7\r\ntimeout\r\n$1\r\n5");
+    assert_eq!(change(&mut admin, "appendonly yes appendfsync everysec"), "+OK");
+    admin.ask("CONFIG GET versions", "*2\r\n$8\r\nversions\r\n$1\r\n4");
+    admin.ask("CONFIG GET maxmemory", "*2\r\n$9\r\nmaxmemory\r\n$8\r\n67108864");
+    client.ask("DBSIZE", ":600");
+    drop((admin, client));
+    stop(running);
+}
+
+/// There has to be a data directory, and the server has to have the only share of the store.
+#[test]
+fn a_store_that_the_server_cannot_take_stays() {
+    if !can_run() {
+        return;
+    }
+    let running = start(config());
+    let mut admin = running.client();
+    assert_eq!(change(&mut admin, "versions 8"), "-ERR there is no data directory");
+    drop(admin);
+    running.finish();
+
+    let dir = tempfile::tempdir().unwrap();
+    let store = Arc::new(open(dir.path(), store_config(Durability::Async)));
+    let running = Server::start(store.clone(), config()).unwrap();
+    let mut admin = Client::new(running.local_addr());
+    admin.ask("SET a 1", "+OK");
+    assert_eq!(change(&mut admin, "versions 8"), "-ERR the program around the server uses the store");
+    admin.ask("GET a", "$1\r\n1");
+    drop(store);
+    assert_eq!(change(&mut admin, "versions 8"), "+OK");
+    admin.ask("GET a", "$1\r\n1");
+    drop(admin);
+    stop(running);
+}
+
+const TICKS: &str = r#"
+#include <bedplate/handler.h>
+KDB_LICENSE("Dual MIT/GPL");
+KDB_TIMER_HANDLER(tick)
+{
+	KDB_TRY(kdb_key(p, "ticks"));
+	return kdb_write_integer(p, 1);
+}
+"#;
+
+/// Libraries of procedures stay, also those that are not in the data directory. Attached handlers would miss events.
+#[test]
+fn procedures_stay_and_handlers_are_in_the_way() {
+    if !can_run() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path(), store_config(Durability::Async));
+    store.database().load_library("accounts", ACCOUNTS, false).unwrap();
+    let running = serve(store, config());
+    let mut admin = Client::new(running.local_addr());
+    admin.ask("CALL account_open ann 7", "+OK");
+    assert_eq!(change(&mut admin, "versions 8"), "+OK");
+    admin.ask("CALL account_balance ann", "$1\r\n7");
+    admin.ask("CALL account_open bob 1", "+OK");
+    assert_eq!(change(&mut admin, "appendonly no"), "+OK");
+    let before = running.stats().unwrap().kernel_commands;
+    for _ in 0..100 {
+        admin.ask("CALL account_balance bob", "$1\r\n1");
+    }
+    assert!(running.stats().unwrap().kernel_commands >= before + 90, "the kernel answers calls");
+
+    let headers = dir.path().join("headers");
+    sdk::write_headers(&headers).unwrap();
+    let source = dir.path().join("ticks.c");
+    std::fs::write(&source, TICKS).unwrap();
+    let ticks = sdk::compile(&headers, &source, &[]).unwrap();
+    let timer: HandlerTarget = "timer:1s".parse().unwrap();
+    let store = running.store().unwrap();
+    store.database().load_library("ticks", &ticks, false).unwrap();
+    store.database().attach_handler("tick", &timer).unwrap();
+    drop(store);
+    let reply = change(&mut admin, "versions 4");
+    assert!(reply.contains("handlers are attached") && reply.contains("detach them first"), "{reply}");
+    running.store().unwrap().database().detach_handler("tick", &timer).unwrap();
+    assert_eq!(change(&mut admin, "versions 4"), "+OK");
+    drop(admin);
+    stop(running);
+}
+
+/// After a power failure at any moment of a change, every write is there that was acknowledged under sync.
+#[test]
+fn a_power_failure_during_a_change_loses_nothing() {
+    if !can_run() {
+        return;
+    }
+    let disk = SimulatedDisk::new();
+    let (store, _) = disk.open(store_config(Durability::Sync)).unwrap();
+    let running = serve(store, config());
+    let addr = running.local_addr();
+    let (acknowledged, end) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let writer = thread::spawn({
+        let (acknowledged, end) = (acknowledged.clone(), end.clone());
+        move || {
+            let mut client = Client::new(addr);
+            let mut i = 0;
+            while !end.load(Ordering::Relaxed) {
+                i += 1;
+                client.ask(&format!("SET n {i}"), "+OK");
+                acknowledged.store(i, Ordering::SeqCst);
+            }
+        }
+    });
+    let changer = thread::spawn({
+        let end = end.clone();
+        move || {
+            let mut admin = Client::new(addr);
+            let mut versions = 4;
+            while !end.load(Ordering::Relaxed) {
+                versions = 9 - versions;
+                assert_eq!(change(&mut admin, &format!("versions {versions}")), "+OK");
+            }
+        }
+    });
+    let mut random = Random(0x9E37_79B9_7F4A_7C15);
+    for _ in 0..12 {
+        thread::sleep(Duration::from_millis(100 + random.below(400) as u64));
+        let before = acknowledged.load(Ordering::SeqCst);
+        let crashed = disk.crash(&mut |n| random.below(n));
+        let after = acknowledged.load(Ordering::SeqCst) + 1;
+        let (store, _) = crashed.open(store_config(Durability::Sync)).unwrap();
+        let value = store.database().session().unwrap().get(b"n").unwrap();
+        let found = value.map_or(0, |value| String::from_utf8(value.data).unwrap().parse().unwrap());
+        assert!((before..=after).contains(&found), "{found} is not in {before}..={after}");
+    }
+    end.store(true, Ordering::Relaxed);
+    writer.join().unwrap();
+    changer.join().unwrap();
+    stop(running);
+}
