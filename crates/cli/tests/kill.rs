@@ -13,7 +13,7 @@ use std::process::Stdio;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use kill::load::{Attempts, PAIRS, Round, SHARED, take_checkpoints, write_own, write_pairs};
+use kill::load::{Attempts, PAIRS, Round, SHARED, change_options, take_checkpoints, write_own, write_pairs};
 use kill::model::{Owner, Random, SLOTS, State, check_pair, key, written_by};
 use kill::wire::{Reply, Wire, put};
 use running::{Server, command};
@@ -128,6 +128,9 @@ fn killed_at_random_moments_under_load() {
             }
             if random.below(2) == 0 {
                 scope.spawn(move || take_checkpoints(round.port));
+            }
+            if random.below(3) == 0 {
+                scope.spawn(move || change_options(round.port));
             }
             // The kill comes after a time, or after a number of acknowledgements.
             let (units, time) = (random.below(600), Duration::from_micros(random.below(150_000)));

@@ -147,3 +147,17 @@ pub fn take_checkpoints(port: u16) -> io::Result<()> {
         std::thread::sleep(Duration::from_millis(10));
     }
 }
+
+/// Rebuilds the database again and again.
+pub fn change_options(port: u16) -> io::Result<()> {
+    let mut wire = Wire::connect(port)?;
+    for versions in [b"8", b"2", b"3"].iter().cycle() {
+        let mut out = Vec::new();
+        put(&mut out, &[b"CONFIG", b"SET", b"versions", &versions[..]]);
+        wire.send(&out)?;
+        // The reply is an error while a checkpoint is running.
+        wire.reply()?;
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}

@@ -352,11 +352,11 @@ pub fn scans(segment: &Segment, mut random: Random) -> Result {
     Ok(())
 }
 
-/// Takes checkpoints, changes settings and its durability, and reads statistics.
+/// Takes checkpoints, changes settings, options of the database and its durability, and reads statistics.
 pub fn administration(segment: &Segment, mut random: Random) -> Result {
     let mut connection = segment.connect()?;
     while !segment.ends() {
-        match random.below(6) {
+        match random.below(7) {
             // The reply is an error while another checkpoint is being taken.
             0 => drop(redis::cmd("BGSAVE").query::<String>(&mut connection)),
             1 => {
@@ -377,7 +377,21 @@ pub fn administration(segment: &Segment, mut random: Random) -> Result {
                     redis::cmd("WAITAOF").arg(1).arg(0).arg(30_000).query(&mut connection)?;
                 ensure!(done == [1, 0], "WAITAOF gives {done:?}");
             }
-            4 => drop(redis::cmd("CLIENT").arg("LIST").query::<String>(&mut connection)?),
+            // The reply is an error while transactions of others stay open.
+            4 if random.below(20) == 0 => {
+                // With fewer versions, a checkpoint is in the way of writers.
+                let versions = 4 + random.below(5);
+                let set = redis::cmd("CONFIG")
+                    .arg("SET")
+                    .arg("versions")
+                    .arg(versions)
+                    .query::<()>(&mut connection);
+                match set {
+                    Err(error) if error.code() == Some("TRYAGAIN") => {}
+                    set => set?,
+                }
+            }
+            5 => drop(redis::cmd("CLIENT").arg("LIST").query::<String>(&mut connection)?),
             _ => drop(redis::cmd("INFO").query::<String>(&mut connection)?),
         }
         std::thread::sleep(Duration::from_millis(random.below(100)));

@@ -39,9 +39,17 @@ impl Footprint {
 
 /// The kernel's objects that a process has open, as "map 7".
 pub fn kernel_objects(process: u32) -> BTreeSet<String> {
+    kernel_objects_where(process, |_| true)
+}
+
+/// Those of them whose description in `/proc/PID/fdinfo` is as wanted.
+pub fn kernel_objects_where(process: u32, is_wanted: impl Fn(&str) -> bool) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for descriptor in std::fs::read_dir(format!("/proc/{process}/fdinfo")).unwrap().flatten() {
         let info = std::fs::read_to_string(descriptor.path()).unwrap_or_default();
+        if !is_wanted(&info) {
+            continue;
+        }
         for line in info.lines() {
             for (field, kind) in [("map_id:", "map"), ("prog_id:", "program"), ("link_id:", "link")] {
                 if let Some(id) = line.strip_prefix(field) {
@@ -70,6 +78,13 @@ fn all_kernel_objects() -> BTreeSet<String> {
         }
     }
     found
+}
+
+/// Whether the kernel still has one of these objects.
+#[allow(dead_code, reason = "one of the two tests uses it")]
+pub fn exist(objects: &[&String]) -> bool {
+    let all = all_kernel_objects();
+    objects.iter().any(|object| all.contains(*object))
 }
 
 /// Whether a socket of this machine listens on a port.

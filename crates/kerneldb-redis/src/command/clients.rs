@@ -198,13 +198,13 @@ impl Clients {
         self.shutdown_pause.store(on, Relaxed);
     }
 
-    /// Commands that begin work on the database wait until it is made anew. The caller tells the kernel
+    /// Commands that begin work on the database wait until it is rebuilt. The caller tells the kernel
     /// ([`Services::pauses_changed`](super::Services::pauses_changed)).
     pub fn pause_for_rebuild(&self, on: bool) {
         self.rebuild_pause.store(on, Relaxed);
     }
 
-    /// Whether commands wait because the database is made anew.
+    /// Whether commands wait because the database is rebuilt.
     pub fn rebuilds(&self) -> bool {
         self.rebuild_pause.load(Relaxed)
     }

@@ -131,7 +131,7 @@ impl Connection {
         self.core.is_at_work()
     }
 
-    /// Must be called before the session's database is made anew. There is no open transaction, and no command is at work.
+    /// Must be called before the session's database is rebuilt. There is no open transaction, and no command is at work.
     pub fn leave_database<S: Operators>(&mut self, store: &mut S) {
         multi::leave_database(&mut self.core.watched, store);
     }

@@ -34,7 +34,7 @@ const STEP: u64 = 4096;
 /// positions, because the kernel passes over empty buckets by itself.
 const SCAN_POSITIONS: u64 = 1 << 16;
 
-/// Bits of a cursor that are a scan position. The bits above are the number of times that the database was made anew.
+/// Bits of a cursor that are a scan position. The bits above are the number of times that the database was rebuilt.
 const POSITION_BITS: u32 = 40;
 /// Bits of that number that a cursor has, so that cursors are positive for clients that take them for signed numbers.
 const REBUILD_BITS: u32 = 22;
@@ -44,7 +44,7 @@ fn cursor_at(position: u64, rebuilds: u64) -> u64 {
     position | (rebuilds & ((1 << REBUILD_BITS) - 1)) << POSITION_BITS
 }
 
-/// The position of a cursor. It is the first one if the cursor is from before the database was made anew, which has given the keys
+/// The position of a cursor. It is the first one if the cursor is from before a rebuild of the database, which has given the keys
 /// other positions.
 fn position_of(cursor: u64, rebuilds: u64) -> u64 {
     let position = cursor & ((1 << POSITION_BITS) - 1);
@@ -53,7 +53,7 @@ fn position_of(cursor: u64, rebuilds: u64) -> u64 {
 
 /// SCAN, whose cursor has a scan position. A key's position does not change while the database stays, so a key that exists from the
 /// first call to the last is returned. Every key is returned at most once per round, unless it is deleted and written again, or the
-/// database is made anew.
+/// database is rebuilt.
 pub(super) fn scan<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
     let cursor: u64 = std::str::from_utf8(args.get(1))
         .ok()
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_from_before_a_rebuild_begins_anew() {
+    fn a_cursor_from_before_a_rebuild_starts_over() {
         assert_eq!(cursor_at(77, 0), 77);
         for rebuilds in [0, 1, 5, (1 << REBUILD_BITS) - 1] {
             let cursor = cursor_at(77, rebuilds);

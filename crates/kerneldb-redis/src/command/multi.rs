@@ -40,14 +40,14 @@ struct ExecProgress {
 pub(super) struct Watched {
     key: Vec<u8>,
     version: Option<u64>,
-    /// It had not changed when a database was left that is made anew.
+    /// It had not changed when the rebuild of the database began.
     carried: bool,
 }
 
 /// A timestamp that no commit has.
 const NO_VERSION: u64 = u64::MAX;
 
-/// The time before a database is made anew: notes which watched keys have not changed. The new database has them with other
+/// Before a rebuild of the database: notes which watched keys have not changed. The new database has them with other
 /// timestamps.
 pub(super) fn leave_database<S: Operators>(watched: &mut [Watched], store: &mut S) {
     for watched in watched {
@@ -56,7 +56,7 @@ pub(super) fn leave_database<S: Operators>(watched: &mut [Watched], store: &mut 
     }
 }
 
-/// The time after it: watches the versions in the new database. A key that had changed already stays a changed one.
+/// After the rebuild: watches the versions in the new database. A key that had changed already stays a changed one.
 pub(super) fn enter_database<S: Operators>(watched: &mut [Watched], store: &mut S) {
     for watched in watched {
         watched.version = match store.get(&watched.key) {

@@ -182,7 +182,7 @@ impl Core {
         text.subcommand = if is_sub { resolved.spec.name } else { "" };
     }
 
-    /// Whether the request waits until the database is made anew. What has begun goes on: a transaction, and a command of several steps.
+    /// Whether the request waits for a rebuild of the database. An open transaction and a command of several steps go on.
     fn waits_for_rebuild<S: Operators, V: Services>(&self, ctx: &Ctx<'_, S, V>) -> bool {
         self.server.clients.rebuilds() && !ctx.store.in_transaction() && self.pending.is_none()
     }

@@ -99,7 +99,7 @@ pub enum AdminTask {
     Checkpoint,
     /// BEDPLATE VERIFY: checks every invariant.
     Verify,
-    /// CONFIG SET of options of the database: makes the database anew.
+    /// CONFIG SET of options of the database: rebuilds the database with them.
     Rebuild(DatabaseOptions),
     /// PROC LOAD, PROC REPLACE: loads the library in a file of the server's machine.
     LoadLibrary {
@@ -225,10 +225,10 @@ pub trait Services {
         self.len() == 0
     }
 
-    /// Number of scan positions. A key's position does not change while it exists, until the database is made anew.
+    /// Number of scan positions. A key's position does not change while it exists, until the database is rebuilt.
     fn positions(&self) -> u64;
 
-    /// Number of times that the database was made anew.
+    /// Number of times that the database was rebuilt.
     fn rebuilds(&self) -> u64 {
         0
     }

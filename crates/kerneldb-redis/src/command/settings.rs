@@ -12,7 +12,7 @@ use bedplate_kerneldb::limits::{
 use bedplate_kerneldb::{Durability, Timeouts};
 use subtle::ConstantTimeEq;
 
-/// Options with which a database is made. CONFIG SET changes them by making the database anew ([`AdminTask::Rebuild`]).
+/// Options with which a database is made. CONFIG SET changes them by a rebuild of the database ([`AdminTask::Rebuild`]).
 ///
 /// [`AdminTask::Rebuild`]: super::AdminTask::Rebuild
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +105,7 @@ enum Change {
     AtStart,
     /// Parses the value and stores it.
     Now(Setter),
-    /// Parses the value. The database is made anew with it.
+    /// Parses the value. The database is rebuilt with it.
     Rebuild(OptionSetter),
 }
 
@@ -332,7 +332,7 @@ impl Settings {
         *self.database.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The server has made the database anew with these options.
+    /// The database was rebuilt with these options.
     pub fn set_database(&self, options: DatabaseOptions) {
         *self.database.write().unwrap_or_else(PoisonError::into_inner) = options;
     }
@@ -400,7 +400,7 @@ impl Settings {
         PARAMETERS.iter().map(|p| (p.name, (p.get)(self)))
     }
 
-    /// Changes several parameters, or none of them. Returns the options with which the database has to be made anew, if it has to; they
+    /// Changes several parameters, or none of them. Returns the options with which the database has to be rebuilt, if it has to; they
     /// become visible by [`Settings::set_database`]. The error is the reply's text.
     pub(super) fn change(&self, pairs: &[(&[u8], &[u8])]) -> Result<Option<DatabaseOptions>, String> {
         let find = |name: &[u8]| PARAMETERS.iter().find(|p| name.eq_ignore_ascii_case(p.name.as_bytes()));

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::admin_tasks::AdminTasks;
-use super::data::{Data, Place};
+use super::data::{CurrentData, Data};
 use super::gate::Gate;
 use super::maps::Maps;
 use super::rebuild::Rebuilds;
@@ -22,7 +22,7 @@ use bedplate_kerneldb::{
 
 /// The database behind a server, with or without a store that makes it durable. `Send + Sync`.
 pub(super) struct Backend {
-    data: Arc<Place>,
+    data: Arc<CurrentData>,
     rebuilds: Rebuilds,
     maps: Arc<Maps>,
     server: Arc<ServerState>,
@@ -42,7 +42,7 @@ impl Backend {
         let database = &data.database;
         let totals = Totals::new(maps.stats()?, &database.stats(), &database.expiry_stats());
         let (statistics, gate) = (Statistics::new(totals), maps.gate()?);
-        let data = Arc::new(Place::new(data));
+        let data = Arc::new(CurrentData::new(data));
         let tasks = AdminTasks::start({
             let data = data.clone();
             move |task| run_admin_task(task, &data.get()).map_err(|e| format!("ERR {e}"))
@@ -51,8 +51,8 @@ impl Backend {
         Ok(Backend { data, rebuilds, maps, server, tasks, statistics, gate, procedure_loading })
     }
 
-    /// The place of the data, which is another one after each change of the database's options.
-    pub(super) fn place(&self) -> &Arc<Place> {
+    /// The data that is served. Each rebuild of the database exchanges it.
+    pub(super) fn current(&self) -> &Arc<CurrentData> {
         &self.data
     }
 

@@ -147,12 +147,12 @@ impl Client {
         self.dialogue.killed()
     }
 
-    /// Whether the database cannot be made anew yet because of this connection.
+    /// Whether this connection keeps the database from being rebuilt.
     pub(super) fn holds_database(&self) -> bool {
         self.dialogue.holds_database()
     }
 
-    /// Its dialogue, when the database is made anew.
+    /// Its dialogue, for a rebuild of the database.
     pub(super) fn dialogue(&mut self) -> &mut Dialogue {
         &mut self.dialogue
     }

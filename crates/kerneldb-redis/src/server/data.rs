@@ -1,5 +1,5 @@
-//! The data behind a server: a database, with or without a store that makes it durable. The event loop takes it away to make the
-//! database anew, and puts other data in its place.
+//! The data behind a server: a database, with or without a store that makes it durable. The event loop takes it away for a rebuild of the
+//! database, and puts the new one here.
 //!
 //! There is one lock, held for a few instructions. Who needs the data takes a share of it for the time of one piece of work.
 
@@ -26,25 +26,25 @@ impl Data {
     }
 }
 
-/// The place of the data.
-pub(super) struct Place(Mutex<Option<Arc<Data>>>);
+/// The data that is served at the moment.
+pub(super) struct CurrentData(Mutex<Option<Arc<Data>>>);
 
-impl Place {
-    pub(super) fn new(data: Data) -> Place {
-        Place(Mutex::new(Some(Arc::new(data))))
+impl CurrentData {
+    pub(super) fn new(data: Data) -> CurrentData {
+        CurrentData(Mutex::new(Some(Arc::new(data))))
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Arc<Data>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A share of the data. Panics while the event loop makes the database anew: only its own thread, and administrative tasks, which
+    /// A share of the data. Panics while the event loop rebuilds the database: only its own thread, and administrative tasks, which
     /// it waits for, use the data.
     pub(super) fn get(&self) -> Arc<Data> {
         self.lock().clone().expect("the event loop waits for those who use the data")
     }
 
-    /// The store; `None` without one, and while the database is made anew.
+    /// The store; `None` without one, and while the database is rebuilt.
     pub(super) fn store(&self) -> Option<Arc<Store>> {
         self.lock().as_ref().and_then(|data| data.store.clone())
     }
@@ -54,7 +54,7 @@ impl Place {
         self.lock().take()
     }
 
-    /// Puts data into the place.
+    /// Serves this data from now on.
     pub(super) fn put(&self, data: Arc<Data>) {
         *self.lock() = Some(data);
     }

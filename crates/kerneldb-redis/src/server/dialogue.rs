@@ -13,7 +13,7 @@ use bedplate_kerneldb::{Durability, Result, Session};
 /// session's operators, but never at the same time (`bpf/layout.h` states the rules).
 pub(super) struct Dialogue {
     connection: Connection,
-    /// There is none while the database is made anew.
+    /// There is none while the database is rebuilt.
     session: Option<Session>,
     backend: Arc<Backend>,
 }
@@ -38,12 +38,12 @@ impl Dialogue {
         self.session.as_ref().map_or(0, Session::index)
     }
 
-    /// Whether the database cannot be made anew yet: a transaction is open, or a command is in the middle of its work.
+    /// Whether the database cannot be rebuilt yet: a transaction is open, or a command is in the middle of its work.
     pub(super) fn holds_database(&self) -> bool {
         self.session.as_ref().is_some_and(Session::in_transaction) || self.connection.is_at_work()
     }
 
-    /// Closes the session, because the database is made anew.
+    /// Closes the session, because the database is rebuilt.
     pub(super) fn leave_database(&mut self) {
         if let Some(mut session) = self.session.take() {
             self.connection.leave_database(&mut session);
@@ -75,7 +75,7 @@ impl Dialogue {
 
     /// Executes the complete requests and appends the replies that may leave to `out`.
     pub(super) fn process(&mut self, out: &mut Vec<u8>) -> Next {
-        let session = self.session.as_mut().expect("the event loop makes databases anew between requests");
+        let session = self.session.as_mut().expect("the event loop rebuilds the database between requests");
         self.connection.process(session, &*self.backend, out)
     }
 

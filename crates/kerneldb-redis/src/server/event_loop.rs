@@ -49,7 +49,7 @@ const SIGNALS: u64 = u64::MAX - 1;
 const WAKE: u64 = u64::MAX - 2;
 const LOG: u64 = u64::MAX - 3;
 
-/// Interval at which the event loop checks whether a shutdown has its checkpoint, and whether the database can be made anew.
+/// Interval at which the event loop checks whether a shutdown has its checkpoint, and whether the database can be rebuilt.
 const SHUTDOWN_POLL: Duration = Duration::from_millis(5);
 
 pub(super) struct EventLoop {

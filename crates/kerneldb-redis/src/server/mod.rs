@@ -59,7 +59,7 @@ pub use workers::BatchWorkers;
 use crate::command::{DatabaseOptions, ServerState, Startup};
 use backend::Backend;
 use bedplate_kerneldb::{Database, Durability, EngineKind, Error, Result, Store};
-use data::{Data, Place};
+use data::{CurrentData, Data};
 use event_loop::EventLoop;
 use kernel_side::KernelSide;
 use listener::Listener;
@@ -73,7 +73,7 @@ pub struct Server;
 pub struct ServerHandle {
     addr: SocketAddr,
     kernel: KernelSide,
-    place: Arc<Place>,
+    current: Arc<CurrentData>,
     counters: Arc<Counters>,
     wake: Arc<Wake>,
     thread: Option<JoinHandle<Result<()>>>,
@@ -153,7 +153,7 @@ impl Preparation {
         let parts = self.parts(database, store)?;
         let addr = parts.listener.addr();
         let (kernel, wake, counters) = (parts.kernel.clone(), parts.wake.clone(), parts.counters.clone());
-        let place = parts.backend.place().clone();
+        let current = parts.backend.current().clone();
         let (ready, started) = std::sync::mpsc::sync_channel(1);
         let thread = std::thread::Builder::new()
             .name("kerneldb-server".into())
@@ -173,7 +173,7 @@ impl Preparation {
             .map_err(|e| Error::io("start the server's thread", e))?;
         started.recv().expect("the thread reports before it ends")?;
         tracing::info!(%addr, "listening");
-        Ok(ServerHandle { addr, kernel, place, counters, wake, thread: Some(thread) })
+        Ok(ServerHandle { addr, kernel, current, counters, wake, thread: Some(thread) })
     }
 
     /// Loads the programs, unless they are loaded, and listens.
@@ -245,9 +245,9 @@ impl ServerHandle {
     }
 
     /// The store behind the server. It is another one after each change of the database's options, which takes the only share of the
-    /// store: give this one back soon. `None` without a store, and while the database is made anew.
+    /// store: give this one back soon. `None` without a store, and while the database is rebuilt.
     pub fn store(&self) -> Option<Arc<Store>> {
-        self.place.store()
+        self.current.store()
     }
 
     /// The present statistics.

@@ -55,7 +55,7 @@ pub(super) struct Programs {
     local: Option<LocalPath>,
     /// Whether calls of procedures may return to this server's programs.
     kernel_path: bool,
-    /// The programs in use; none while the database is made anew.
+    /// The programs in use; none while the database is rebuilt.
     loaded: Mutex<Option<Loaded>>,
 }
 
@@ -282,7 +282,7 @@ impl Programs {
         Ok(())
     }
 
-    /// Loads the programs again and replaces those in use; connections stay. While the database is made anew, this does nothing,
+    /// Loads the programs again and replaces those in use; connections stay. While the database is rebuilt, this does nothing,
     /// because the new one gets new programs.
     pub(super) fn reload(&self) -> Result<()> {
         let Some((database, constants)) =

@@ -39,7 +39,7 @@ impl Rebuilds {
     pub(super) fn submit(&self, options: DatabaseOptions) -> Result<Arc<AdminTaskTicket>, String> {
         let mut request = lock(&self.request);
         if request.is_some() {
-            return Err("ERR the database is being made anew already".into());
+            return Err("ERR the database is being rebuilt already".into());
         }
         let ticket = Arc::new(AdminTaskTicket::default());
         *request = Some(Request { options, until: Instant::now() + REBUILD_WAIT, ticket: ticket.clone() });

@@ -1,4 +1,4 @@
-//! Gives a store another configuration: the database is made anew and filled from the data directory.
+//! Gives a store another configuration: a new database replaces the old one and is filled from the data directory.
 //!
 //! The data directory is complete before the old database goes, so a crash at any moment loses nothing that was durable. Only one of
 //! the two databases is in memory at a time. If there can be no database with the new configuration, the store is opened again with
@@ -29,9 +29,9 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] for a configuration out of range, a store without a data directory, or while handlers are attached, [`Error::NoMemory`] if the data does not
-    /// fit, [`Error::WalFailed`] if the log cannot be written at the moment; or an error of the checkpoint or of the recovery. The
-    /// store is then as before, unless [`RebuildError::store`] is `None`.
+    /// [`Error::Config`] for a configuration out of range, a store without a data directory, data that does not fit, or while
+    /// handlers are attached; [`Error::WalFailed`] if the log cannot be written at the moment; or an error of the checkpoint or of the
+    /// recovery. The store is then as before, unless [`RebuildError::store`] is `None`.
     pub fn rebuild(
         self,
         config: StoreConfig,
@@ -70,7 +70,7 @@ impl Store {
         config.checkpoint.check()?;
         config.database_config().check()?;
         let data = self.owned_data().ok_or_else(|| {
-            Error::Config("there is no data directory, from which the database could be made anew".into())
+            Error::Config("the database is rebuilt from its data directory, and there is none".into())
         })?;
         let stats = self.database().stats();
         if stats.log_failed {
@@ -81,8 +81,11 @@ impl Store {
             EngineKind::Arena => self.database().heap_stats().allocated_bytes,
             EngineKind::HashMap => stats.memory_used,
         };
-        if data_bytes > config.database.memory_bytes {
-            return Err(Error::NoMemory);
+        let limit = config.database.memory_bytes;
+        if data_bytes > limit {
+            let text =
+                format!("the data takes {data_bytes} bytes, which do not fit into {limit} bytes of memory");
+            return Err(Error::Config(text));
         }
         if self.database().handlers()?.iter().any(|handler| !handler.targets.is_empty()) {
             let text = "handlers are attached, which would miss events: detach them first, and attach them again after the change";

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bedplate_kerneldb::checkpoint::{CheckpointConfig, verify};
 use bedplate_kerneldb::store::{dump, load, restore, verify_data_dir};
-use bedplate_kerneldb::{Config, Database, Durability, Error, SetOptions, Store, StoreConfig};
+use bedplate_kerneldb::{Config, Database, Durability, EngineKind, Error, SetOptions, Store, StoreConfig};
 
 use super::super::{LONG, config, contents, open, set};
 
@@ -118,6 +118,52 @@ fn without_a_log_checkpoints_are_what_there_is() {
     drop(store);
     let (store, _) = open(config, temp.path());
     assert_eq!(contents(store.database()), before);
+}
+
+/// A rebuilt store has the same data with another configuration, also on the other engine. One that cannot be rebuilt stays as it is.
+#[test]
+fn a_rebuild_keeps_the_data() {
+    let temp = tempfile::tempdir().unwrap();
+    let (mut store, _) = open(config(Durability::Async), temp.path());
+    fill(store.database(), 1);
+    let mut before = contents(store.database());
+    let with = |change: fn(&mut StoreConfig)| {
+        let mut config = config(Durability::Async);
+        change(&mut config);
+        config
+    };
+    let changes: [fn(&mut StoreConfig); 5] = [
+        |config| config.database.versions = 16,
+        |config| config.database.engine = EngineKind::HashMap,
+        |config| config.wal = None,
+        |config| config.database.partitions = 2,
+        |config| config.database.memory_bytes = 96 << 20,
+    ];
+    for (round, change) in (2..).zip(changes) {
+        let config = with(change);
+        store = store.rebuild(config.clone(), &mut |_| ()).unwrap();
+        assert_eq!(contents(store.database()), before);
+        assert_eq!(store.database().config().versions, config.database.versions);
+        assert_eq!(
+            (store.wal().is_some(), store.config().wal.is_some()),
+            (config.wal.is_some(), config.wal.is_some())
+        );
+        fill(store.database(), round);
+        before = contents(store.database());
+        let refused = store.rebuild(with(|config| config.database.versions = 65), &mut |_| ()).unwrap_err();
+        assert!(refused.error.to_string().contains("versions must be 1 to 64"), "{refused:?}");
+        // This is found when the old database is gone.
+        let ring = with(|config| config.database.wal_ring_bytes = 1 << 30);
+        let failed = refused.store.unwrap().rebuild(ring, &mut |_| ()).unwrap_err();
+        store = failed.store.unwrap();
+        assert_eq!(contents(store.database()), before);
+    }
+    drop(store);
+    assert_eq!(contents(open(config(Durability::Async), temp.path()).0.database()), before);
+    let memory = Store::in_memory(config(Durability::Off).database).unwrap();
+    let refused = memory.rebuild(config(Durability::Off), &mut |_| ()).unwrap_err();
+    assert!(refused.error.to_string().contains("data directory"), "{refused:?}");
+    assert!(refused.store.is_some());
 }
 
 #[test]

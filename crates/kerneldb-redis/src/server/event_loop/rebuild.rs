@@ -1,4 +1,4 @@
-//! Makes the database anew, with other options, while clients stay connected ([`super::super::rebuild`] has the request).
+//! Rebuilds the database with other options, while clients stay connected ([`super::super::rebuild`] has the request).
 //!
 //! 1. The gate closes. The event loop runs no request that would begin work on the database. What has begun goes on.
 //! 2. When no transaction is open, and no administrative task is under way, the sessions are closed. From here on the event loop
@@ -42,8 +42,8 @@ impl EventLoop {
             Err("TRYAGAIN the database stays as it is: an administrative task is running".into())
         };
         match &result {
-            Ok(()) => tracing::info!(options = ?request.options, "the database was made anew"),
-            Err(error) => tracing::warn!(error, options = ?request.options, "the database was not made anew"),
+            Ok(()) => tracing::info!(options = ?request.options, "the database was rebuilt"),
+            Err(error) => tracing::warn!(error, options = ?request.options, "the database was not rebuilt"),
         }
         self.pause_for_rebuild(false);
         self.backend.rebuilds().finish(result.map(|()| String::new()));
@@ -55,7 +55,7 @@ impl EventLoop {
         self.backend.pauses_changed();
     }
 
-    /// Makes the database anew. The inner error is the client's reply; the data is then as before. The outer one stops the server.
+    /// Rebuilds the database. The inner error is the client's reply; the data is then as before. The outer one stops the server.
     fn rebuild(&mut self, options: &DatabaseOptions) -> Result<std::result::Result<(), String>> {
         let totals = self.backend.totals()?;
         let before = self.backend.server().settings.database().durability;
@@ -93,17 +93,17 @@ impl EventLoop {
 
     /// Takes the store out of the server's hands. The error is the client's reply.
     fn take_store(&self) -> std::result::Result<Store, String> {
-        let place = self.backend.place();
-        let Some(data) = place.take() else { return Err("ERR there is no database".into()) };
+        let current = self.backend.current();
+        let Some(data) = current.take() else { return Err("ERR there is no database".into()) };
         let data = Arc::try_unwrap(data).map_err(|data| {
-            place.put(data);
+            current.put(data);
             "ERR another thread of the server uses the database"
         })?;
         let Data { database, store: Some(store), positions } = data else {
             return Err("ERR there is no data directory".into());
         };
         Arc::try_unwrap(store).map_err(|store| {
-            place.put(Arc::new(Data { database, store: Some(store), positions }));
+            current.put(Arc::new(Data { database, store: Some(store), positions }));
             "ERR the program around the server uses the store".into()
         })
     }
@@ -127,7 +127,7 @@ impl EventLoop {
     /// Serves a store from now on.
     fn put_store(&mut self, (store, loaded): Complete, before: Durability) -> Result<()> {
         self.watch_log(&store)?;
-        self.backend.place().put(Arc::new(Data::of_store(Arc::new(store))?));
+        self.backend.current().put(Arc::new(Data::of_store(Arc::new(store))?));
         self.enter_database(loaded, before)
     }
 
