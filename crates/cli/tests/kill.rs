@@ -130,7 +130,7 @@ fn killed_at_random_moments_under_load() {
                 scope.spawn(move || take_checkpoints(round.port));
             }
             if random.below(3) == 0 {
-                scope.spawn(move || change_options(round.port));
+                scope.spawn(move || change_options(round));
             }
             // The kill comes after a time, or after a number of acknowledgements.
             let (units, time) = (random.below(600), Duration::from_micros(random.below(150_000)));

@@ -249,7 +249,7 @@ static __always_inline int srv_say_reply(struct srv_input *in, struct srv_output
 		srv_say_integer(in, out, call->integer);
 		break;
 	case KDB_REPLY_NIL:
-		SRV_SAY(in, out, "$-1\r\n");
+		srv_say_null(in, out);
 		break;
 	default:
 		SRV_SAY(in, out, "+OK\r\n");

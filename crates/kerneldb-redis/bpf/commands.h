@@ -268,7 +268,7 @@ __noinline int srv_do_get(struct srv_input *in, struct srv_output *out, struct k
 		return srv_say_bulk(in, out, &in->io) ? SRV_DEFER : srv_called(SRV_CALL_GET);
 	if (r != KDB_NOT_FOUND)
 		return srv_failed(in, out, ctx, r);
-	SRV_SAY(in, out, "$-1\r\n");
+	srv_say_null(in, out);
 	srv_count_miss();
 	return srv_called(SRV_CALL_GET);
 }

@@ -123,6 +123,7 @@ struct srv_conn {
 #define SRV_TURN_SERVER 1ull     /* bit of srv_conn.turn: it is the event loop's turn */
 #define SRV_TURN_BYTE 2ull       /* added to srv_conn.turn for each byte that is passed */
 #define SRV_CONN_OPEN 1u         /* in use */
+#define SRV_CONN_RESP3 4u        /* replies are in RESP3 */
 #define SRV_CONN_SYNC 2u         /* replies reveal only commits that are on disk; writes wait, so are not the verdict's */
 
 /* Replies of one verdict run; if they are long, until sk_msg has copied them; if the event loop sends them,

@@ -50,7 +50,7 @@ static __always_inline int srv_trim(struct sk_msg_md *msg, __u32 from, __u32 len
 /*
  * Copies `len` bytes at `src` to the start of the message. The room at src is `mask` + 1 bytes, a power of
  * two, and enough behind them that a word may begin at each of them. The last word overlaps the one before;
- * only replies shorter than a word are copied in halves.
+ * only replies shorter than a word are copied in shorter pieces.
  */
 #define SRV_FILL(msg, src, len, mask)                                                              \
 	do {                                                                                       \
@@ -73,6 +73,9 @@ static __always_inline int srv_trim(struct sk_msg_md *msg, __u32 from, __u32 len
 		} else if ((len) >= 4) {                                                           \
 			SRV_PUT(msg, src, 0, __u32, mask);                                         \
 			SRV_PUT(msg, src, (len) - 4, __u32, mask);                                 \
+		} else { /* RESP3's null is the shortest reply, 3 bytes */                         \
+			SRV_PUT(msg, src, 0, __u16, mask);                                         \
+			SRV_PUT(msg, src, (len) - 1, __u8, mask);                                  \
 		}                                                                                  \
 	} while (0)
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
- * Writes replies (RESP2) behind one another into the output buffer. Callers keep in->opos within
+ * Writes replies behind one another into the output buffer. Callers keep in->opos within
  * SRV_REPLY_MAX and make sure that SRV_REPLY_MIN bytes are left, which every short reply fits in.
  */
 #ifndef BEDPLATE_SERVER_REPLY_H
@@ -28,6 +28,15 @@ _Static_assert(KDB_TX_LOCKS == 128 && KDB_TX_BYTES == 16777216 && KDB_CHAIN_MAX 
 		__builtin_memcpy(to, text, sizeof(text) - 1);                                      \
 		(in)->opos += sizeof(text) - 1;                                                    \
 	})
+
+/* Appends null. It is the only reply of the kernel's commands that differs between RESP2 and RESP3. */
+static __always_inline void srv_say_null(struct srv_input *in, struct srv_output *out)
+{
+	if (in->flags & SRV_CONN_RESP3)
+		SRV_SAY(in, out, "_\r\n");
+	else
+		SRV_SAY(in, out, "$-1\r\n");
+}
 
 /* Appends the command layer's reply to an error that has failed the transaction (exec.rs, error_reply). A full log
  * ring does not fail it. */

@@ -81,7 +81,7 @@ fn ipv6() {
         let after = running.server.stats().unwrap();
         assert_eq!(after.local_commands - before.local_commands, 2, "{bind} {connect}");
         drop(c);
-        split_everywhere(&running);
+        split_everywhere(&running, 2);
         mixed_pipelines(&running);
         running.finish();
     }
@@ -117,7 +117,7 @@ fn several_partitions() {
     let after = running.server.stats().unwrap();
     assert_eq!(after.local_commands - before.local_commands, 62);
     drop(c);
-    split_everywhere(&running);
+    split_everywhere(&running, 3);
     mixed_pipelines(&running);
     running.finish();
 }
@@ -125,7 +125,7 @@ fn several_partitions() {
 #[test]
 fn replies_stay_in_order() {
     let Some(running) = start_local(config()) else { return };
-    split_everywhere(&running);
+    split_everywhere(&running, 2);
     mixed_pipelines(&running);
     let stats = running.server.stats().unwrap();
     assert!(stats.local_commands > 500 && stats.passed > 500, "both took part: {stats:?}");

@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::can_run;
 use redis::Commands;
 use server::traffic::{mixed_pipelines, split_everywhere};
-use server::{Random, bulk, config, request, start, words};
+use server::{Random, bulk, config, eventually, request, start, words};
 
 #[test]
 fn redis_crate() {
@@ -18,9 +18,10 @@ fn redis_crate() {
         return;
     }
     let running = start(config());
-    let client = redis::Client::open(format!("redis://{}/", running.addr)).unwrap();
-    {
+    for options in ["", "?protocol=resp3"] {
+        let client = redis::Client::open(format!("redis://{}/{options}", running.addr)).unwrap();
         let mut con = client.get_connection().unwrap();
+        let () = redis::cmd("FLUSHALL").query(&mut con).unwrap();
         let () = con.set("key", "value").unwrap();
         assert_eq!(con.get::<_, String>("key").unwrap(), "value");
         assert_eq!(con.get::<_, Option<String>>("none").unwrap(), None);
@@ -38,15 +39,27 @@ fn the_kernel_answers() {
     if !can_run() {
         return;
     }
+    for version in [2, 3] {
+        the_kernel_answers_in(version);
+    }
+}
+
+fn the_kernel_answers_in(version: u32) {
     let running = start(config());
     let mut c = running.client();
-    c.ask("PING", "+PONG");
+    c.hello(version);
+    // The turn may end after one of the next replies.
+    eventually("the kernel answers", || {
+        let before = running.server.stats().unwrap().kernel_commands;
+        c.ask("PING", "+PONG");
+        running.server.stats().unwrap().kernel_commands > before
+    });
     let before = running.server.stats().unwrap();
     for line in ["SET a 1", "set b 2", "SeT c 3"] {
         c.ask(line, "+OK");
     }
     c.ask("GET a", "$1\r\n1");
-    c.ask("GET missing", "$-1");
+    c.ask("GET missing", if version == 3 { "_" } else { "$-1" });
     c.ask("DEL a", ":1");
     c.ask("DEL a", ":0");
     c.ask("BEGIN", "+OK");
@@ -57,10 +70,15 @@ fn the_kernel_answers() {
     c.ask("BEGIN", "+OK");
     c.ask("SET b 6", "+OK");
     c.ask("COMMIT", "+OK");
+    c.ask("MULTI", "+OK");
+    c.ask("GET missing", "+QUEUED");
+    c.ask("GET b", "+QUEUED");
+    c.ask("EXEC", if version == 3 { "*2\r\n_\r\n$1\r\n6" } else { "*2\r\n$-1\r\n$1\r\n6" });
     c.send(b"PING\r\nGET b\r\nping\n");
     c.expect(b"+PONG\r\n$1\r\n6\r\n+PONG\r\n");
     let after = running.server.stats().unwrap();
-    assert_eq!(after.kernel_commands - before.kernel_commands, 18, "{after:?}");
+    // Those of the queue are counted with EXEC.
+    assert!(after.kernel_commands - before.kernel_commands >= 22, "{after:?}");
     assert_eq!(after.passed, before.passed, "all of it is the kernel's");
     drop(c);
     running.finish();
@@ -71,9 +89,9 @@ fn split_at_every_byte() {
     if !can_run() {
         return;
     }
-    for kernel_path in [true, false] {
+    for (kernel_path, version) in [(true, 2), (true, 3), (false, 2)] {
         let running = start(server::config_with(kernel_path));
-        split_everywhere(&running);
+        split_everywhere(&running, version);
         running.finish();
     }
 }

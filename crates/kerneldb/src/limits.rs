@@ -49,6 +49,9 @@ pub const HASH_MAP_KEY_BYTES: std::ops::RangeInclusive<u32> = 16..=layout::KDB_K
 /// Smallest log ring in bytes, which holds the longest value; smaller ones are [`crate::Error::Config`].
 pub const LOG_RING_BYTES_MIN: u32 = 256 << 10;
 
+/// Bytes of a log ring, per CPU and partition, if the configuration of a store with a log has none.
+pub const LOG_RING_BYTES_DEFAULT: u32 = 16 << 20;
+
 /// Largest log ring in bytes; larger ones are [`crate::Error::Config`]. A write or commit that finds its ring full is
 /// [`crate::Error::WalFull`], which has no effect and leaves an open transaction open: the caller may repeat the call.
 pub const LOG_RING_BYTES_MAX: u32 = 1 << 30;

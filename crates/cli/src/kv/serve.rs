@@ -230,8 +230,6 @@ impl Args {
     }
 
     fn database(&self, engine: EngineKind) -> anyhow::Result<Config> {
-        let ring =
-            if self.durability == Acknowledge::Off || self.in_memory { 0 } else { self.wal_ring_bytes };
         Ok(Config {
             engine,
             partitions: self.partitions.unwrap_or(engine.partitions_for(self.memory)),
@@ -239,7 +237,7 @@ impl Args {
             // Some sessions are for work beside the connections, such as expiry and loading.
             max_sessions: self.max_clients.saturating_add(64).min(65_536),
             versions: self.versions,
-            wal_ring_bytes: u32::try_from(ring).context("--wal-ring-bytes is too large")?,
+            wal_ring_bytes: u32::try_from(self.wal_ring_bytes).context("--wal-ring-bytes is too large")?,
             timeouts: Arc::new(self.timeouts()),
             ..Config::default()
         })
@@ -255,8 +253,9 @@ impl Args {
         }
     }
 
-    fn store(&self, engine: EngineKind) -> anyhow::Result<StoreConfig> {
-        let wal = WalConfig {
+    /// The log, if there is one.
+    fn log(&self) -> WalConfig {
+        WalConfig {
             durability: if self.durability == Acknowledge::Sync {
                 Durability::Sync
             } else {
@@ -265,10 +264,13 @@ impl Args {
             sync_interval: Duration::from_millis(self.fsync_interval_ms),
             segment_bytes: self.wal_segment_bytes,
             ..WalConfig::default()
-        };
+        }
+    }
+
+    fn store(&self, engine: EngineKind) -> anyhow::Result<StoreConfig> {
         Ok(StoreConfig {
             database: self.database(engine)?,
-            wal: (self.durability != Acknowledge::Off).then_some(wal),
+            wal: (self.durability != Acknowledge::Off).then(|| self.log()),
             checkpoint: CheckpointConfig {
                 interval: (!self.checkpoint_interval.is_zero()).then_some(self.checkpoint_interval),
                 log_bytes: (self.checkpoint_wal_bytes > 0).then_some(self.checkpoint_wal_bytes),
@@ -292,6 +294,7 @@ impl Args {
                 When::Always => Batching::Always,
                 When::Never => Batching::Never,
             },
+            log: Some(self.log()),
             procedure_loading: self.allow_procedure_loading,
             ..ServerConfig::default()
         })
@@ -318,7 +321,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut server = Server::prepare(config).map_err(in_use)?;
     let store = open(args, &mut server)?;
     load_procedures(args, &store)?;
-    let mut server = server.start(Arc::new(store)).map_err(in_use)?;
+    let server = server.start(Arc::new(store)).map_err(in_use)?;
+    let store = server.store();
     let stopper = server.stopper();
     stops.started(move || stopper.stop());
     // Programs that start this one wait for this line. It also has the port, which the option may leave open as 0.
@@ -328,7 +332,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let served = server.wait();
     stops.end();
     // If there is no store, the server could not open it again after a change of the database's options.
-    if let Some(store) = server.store() {
+    if let Some(store) = store.get() {
         // Without a log, only a last checkpoint keeps the data.
         let last = store.durability() == Durability::Off && store.data_dir().is_some();
         let closed = store.close(last);
@@ -478,6 +482,5 @@ mod tests {
     fn without_durability_there_is_no_log() {
         let store = parse(&["--durability", "off"]).store(EngineKind::Arena).unwrap();
         assert!(store.wal.is_none());
-        assert_eq!(store.database.wal_ring_bytes, 0);
     }
 }

@@ -152,14 +152,16 @@ fn wait_durable<S: Operators, V: Services>(
         return Err("ERR value is out of range, must be positive".into());
     }
     let timeout = timeout(args.get(3))?;
-    if local > 0 && !ctx.services.logged() {
+    // A rebuild that has switched the log off has made everything durable before.
+    let is_pending = matches!(core.pending, Some(PendingCommand::Durable { .. }));
+    if local > 0 && !ctx.services.logged() && !is_pending {
         return Err("ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.".into());
     }
     let (ts, since) = match core.pending {
         Some(PendingCommand::Durable { ts, since }) => (ts, since),
         _ => (ctx.services.clock(), Instant::now()),
     };
-    let durable = ctx.services.logged() && ctx.services.durable_ts() >= ts;
+    let durable = (ctx.services.logged() || is_pending) && ctx.services.durable_ts() >= ts;
     let met = i64::from(durable) >= local && replicas == 0;
     let expired = timeout.is_some_and(|t| since.elapsed() >= t);
     if met || expired || core.in_exec {
@@ -215,7 +217,9 @@ fn durability<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V
     const MODES: [(&str, Durability); 3] =
         [("off", Durability::Off), ("async", Durability::Async), ("sync", Durability::Sync)];
     if args.len() == 2 {
-        let mode = MODES.iter().find(|(_, durability)| *durability == core.durability);
+        // Without a log, a choice counts when there is one again.
+        let durability = if ctx.services.logged() { core.durability } else { Durability::Off };
+        let mode = MODES.iter().find(|(_, mode)| *mode == durability);
         ctx.out.bulk(mode.map_or("", |(name, _)| name).as_bytes());
         return Ok(());
     }
@@ -230,6 +234,7 @@ fn durability<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V
     ctx.store.set_durability(durability);
     core.durability = durability;
     core.durability_applied = true;
+    core.has_chosen_durability = true;
     ctx.out.ok();
     Ok(())
 }

@@ -205,7 +205,7 @@ impl Clients {
     }
 
     /// Whether commands wait because the database is rebuilt.
-    pub fn rebuilds(&self) -> bool {
+    pub fn is_paused_for_rebuild(&self) -> bool {
         self.rebuild_pause.load(Relaxed)
     }
 
@@ -216,7 +216,7 @@ impl Clients {
 
     /// The times until which the kernel must not answer commands.
     pub fn pauses(&self) -> Pauses {
-        if self.rebuilds() {
+        if self.is_paused_for_rebuild() {
             return Pauses { all_until_ms: u64::MAX, writes_until_ms: u64::MAX };
         }
         self.client_pauses()

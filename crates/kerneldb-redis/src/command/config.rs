@@ -60,7 +60,7 @@ fn set<S: Operators, V: Services>(
 ) -> Run<Step> {
     let options = match core.pending {
         // The task that this request has started knows them.
-        Some(_) => core.server.settings.database(),
+        Some(_) => core.server.settings.database_options(),
         None => match core.server.settings.change(pairs)? {
             Some(_) if ctx.store.in_transaction() => {
                 return Err("ERR an option of the database cannot be set inside a transaction".into());

@@ -121,7 +121,7 @@ impl Connection {
             && !self.closing
     }
 
-    /// The protocol version in use: the kernel speaks RESP2 only.
+    /// The protocol version in use.
     pub fn protocol(&self) -> Protocol {
         self.core.protocol
     }
@@ -136,10 +136,10 @@ impl Connection {
         multi::leave_database(&mut self.core.watched, store);
     }
 
-    /// Continues on a session of the new database. A connection that had the default durability `before` gets the new default.
-    pub fn enter_database<S: Operators>(&mut self, store: &mut S, before: Durability) {
-        if self.core.durability == before {
-            self.core.durability = self.core.server.settings.database().durability;
+    /// Continues on a session of the new database. A connection that has not chosen its durability gets the new default.
+    pub fn enter_database<S: Operators>(&mut self, store: &mut S) {
+        if !self.core.has_chosen_durability {
+            self.core.durability = self.core.server.settings.database_options().durability;
         }
         store.set_durability(self.core.durability);
         self.core.durability_applied = true;

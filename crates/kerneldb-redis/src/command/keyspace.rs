@@ -34,21 +34,20 @@ const STEP: u64 = 4096;
 /// positions, because the kernel passes over empty buckets by itself.
 const SCAN_POSITIONS: u64 = 1 << 16;
 
-/// Bits of a cursor that are a scan position. The bits above are the number of times that the database was rebuilt.
+/// Bits of a cursor that are a scan position. The bits above are the generation ([`Services::scan_generation`]).
 const POSITION_BITS: u32 = 40;
-/// Bits of that number that a cursor has, so that cursors are positive for clients that take them for signed numbers.
-const REBUILD_BITS: u32 = 22;
+/// Bits of the generation that a cursor has, so that cursors are positive for clients that take them for signed numbers.
+const GENERATION_BITS: u32 = 22;
 
 /// The cursor of a position.
-fn cursor_at(position: u64, rebuilds: u64) -> u64 {
-    position | (rebuilds & ((1 << REBUILD_BITS) - 1)) << POSITION_BITS
+fn cursor_at(position: u64, generation: u64) -> u64 {
+    position | (generation & ((1 << GENERATION_BITS) - 1)) << POSITION_BITS
 }
 
-/// The position of a cursor. It is the first one if the cursor is from before a rebuild of the database, which has given the keys
-/// other positions.
-fn position_of(cursor: u64, rebuilds: u64) -> u64 {
+/// The position of a cursor. It is the first one if the cursor is of another generation.
+fn position_of(cursor: u64, generation: u64) -> u64 {
     let position = cursor & ((1 << POSITION_BITS) - 1);
-    if cursor_at(position, rebuilds) == cursor { position } else { 0 }
+    if cursor_at(position, generation) == cursor { position } else { 0 }
 }
 
 /// SCAN, whose cursor has a scan position. A key's position does not change while the database stays, so a key that exists from the
@@ -80,8 +79,8 @@ pub(super) fn scan<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Arg
         }
         i += 2;
     }
-    let (positions, rebuilds) = (ctx.services.positions(), ctx.services.rebuilds());
-    let from = position_of(cursor, rebuilds);
+    let (positions, generation) = (ctx.services.positions(), ctx.services.scan_generation());
+    let from = position_of(cursor, generation);
     let end = from.saturating_add(SCAN_POSITIONS).min(positions);
     let now_ms = ctx.now_ms;
     let (mut next, mut seen, mut found) = (from, 0, Vec::new());
@@ -99,7 +98,7 @@ pub(super) fn scan<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Arg
         })?;
     }
     ctx.out.array(2);
-    let cursor = if next >= positions { 0 } else { cursor_at(next, rebuilds) };
+    let cursor = if next >= positions { 0 } else { cursor_at(next, generation) };
     ctx.out.bulk(cursor.to_string().as_bytes());
     ctx.out.array(found.len());
     found.iter().for_each(|key| ctx.out.bulk(key));
@@ -223,13 +222,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_from_before_a_rebuild_starts_over() {
+    fn a_cursor_of_another_generation_starts_over() {
         assert_eq!(cursor_at(77, 0), 77);
-        for rebuilds in [0, 1, 5, (1 << REBUILD_BITS) - 1] {
-            let cursor = cursor_at(77, rebuilds);
+        for generation in [0, 1, 5, (1 << GENERATION_BITS) - 1] {
+            let cursor = cursor_at(77, generation);
             assert!(i64::try_from(cursor).is_ok());
-            assert_eq!(position_of(cursor, rebuilds), 77);
-            assert_eq!(position_of(cursor, rebuilds + 1), 0);
+            assert_eq!(position_of(cursor, generation), 77);
+            assert_eq!(position_of(cursor, generation + 1), 0);
         }
         // A position of the first database would be behind the end, or that of other keys.
         assert_eq!(position_of(77, 1), 0);

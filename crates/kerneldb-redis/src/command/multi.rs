@@ -40,8 +40,8 @@ struct ExecProgress {
 pub(super) struct Watched {
     key: Vec<u8>,
     version: Option<u64>,
-    /// It had not changed when the rebuild of the database began.
-    carried: bool,
+    /// It had not changed when a rebuild of the database began.
+    unchanged: bool,
 }
 
 /// A timestamp that no commit has.
@@ -52,7 +52,7 @@ const NO_VERSION: u64 = u64::MAX;
 pub(super) fn leave_database<S: Operators>(watched: &mut [Watched], store: &mut S) {
     for watched in watched {
         let version = store.get(&watched.key).map(|value| value.map(|value| value.commit_ts));
-        watched.carried = version.is_ok_and(|version| version == watched.version);
+        watched.unchanged = version.is_ok_and(|version| version == watched.version);
     }
 }
 
@@ -60,7 +60,7 @@ pub(super) fn leave_database<S: Operators>(watched: &mut [Watched], store: &mut 
 pub(super) fn enter_database<S: Operators>(watched: &mut [Watched], store: &mut S) {
     for watched in watched {
         watched.version = match store.get(&watched.key) {
-            Ok(value) if watched.carried => value.map(|value| value.commit_ts),
+            Ok(value) if watched.unchanged => value.map(|value| value.commit_ts),
             _ => Some(NO_VERSION),
         };
     }
@@ -144,7 +144,7 @@ fn watch<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V>, ar
             return Err(format!("ERR at most {TX_KEYS_MAX} keys can be watched").into());
         }
         let version = ctx.get(key)?.map(|value| value.commit_ts);
-        watched.push(Watched { key: key.to_vec(), version, carried: false });
+        watched.push(Watched { key: key.to_vec(), version, unchanged: false });
     }
     core.watched = watched;
     Ok(())

@@ -72,6 +72,8 @@ pub(super) struct Core {
     pub in_exec: bool,
     pub durability: Durability,
     pub durability_applied: bool,
+    /// The client has chosen it, so that it stays when the default changes.
+    pub has_chosen_durability: bool,
     pub reply_mode: ReplyMode,
     pub pending: Option<PendingCommand>,
     retry: Option<Retry>,
@@ -105,7 +107,8 @@ impl Core {
             multi: None,
             watched: Vec::new(),
             in_exec: false,
-            durability: server.settings.database().durability,
+            durability: server.settings.database_options().durability,
+            has_chosen_durability: false,
             durability_applied: false,
             reply_mode: ReplyMode::On,
             pending: None,
@@ -141,6 +144,8 @@ impl Core {
             return Step::Done;
         }
         if self.waits_for_rebuild(ctx) {
+            // The time of the pause does not count as time of attempts.
+            self.retry = None;
             return Step::Again(Duration::from_millis(PAUSE_STEP_MS));
         }
         if let Some(pause) = self.paused(resolved, ctx.now_ms) {
@@ -184,7 +189,7 @@ impl Core {
 
     /// Whether the request waits for a rebuild of the database. An open transaction and a command of several steps go on.
     fn waits_for_rebuild<S: Operators, V: Services>(&self, ctx: &Ctx<'_, S, V>) -> bool {
-        self.server.clients.rebuilds() && !ctx.store.in_transaction() && self.pending.is_none()
+        self.server.clients.is_paused_for_rebuild() && !ctx.store.in_transaction() && self.pending.is_none()
     }
 
     /// Whether a command of this connection is in the middle of its work on the database.

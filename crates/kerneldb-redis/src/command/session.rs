@@ -145,7 +145,8 @@ fn reset<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V>) ->
     if core.reply_mode != ReplyMode::SkipCurrent {
         core.reply_mode = ReplyMode::On;
     }
-    core.durability = core.server.settings.database().durability;
+    core.durability = core.server.settings.database_options().durability;
+    core.has_chosen_durability = false;
     // It takes effect at once, because the kernel may answer the next request.
     ctx.store.set_durability(core.durability);
     core.durability_applied = true;

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use bedplate_kerneldb::limits::{
-    EXPIRE_EFFORT_MAX, LOG_RING_BYTES_MAX, LOG_RING_BYTES_MIN, PARTITION_BYTES_MIN, VERSIONS_MAX,
+    EXPIRE_EFFORT_MAX, LOG_RING_BYTES_DEFAULT, LOG_RING_BYTES_MAX, LOG_RING_BYTES_MIN, PARTITION_BYTES_MIN,
+    VERSIONS_MAX,
 };
 use bedplate_kerneldb::{Durability, Timeouts};
 use subtle::ConstantTimeEq;
@@ -33,7 +34,7 @@ impl Default for DatabaseOptions {
             durability: Durability::Async,
             memory_bytes: 0,
             versions: 4,
-            wal_ring_bytes: 8 << 20,
+            wal_ring_bytes: LOG_RING_BYTES_DEFAULT,
         }
     }
 }
@@ -210,7 +211,7 @@ static PARAMETERS: &[Parameter] = &[
     Parameter { name: "appendfsync", get: |s| s.fsync_policy().into(), change: Change::Rebuild(set_fsync) },
     Parameter {
         name: "appendonly",
-        get: |s| yes_no(s.database().durability != Durability::Off),
+        get: |s| yes_no(s.database_options().durability != Durability::Off),
         change: Change::Rebuild(set_log),
     },
     Parameter { name: "bind", get: |s| s.startup.bind.clone(), change: Change::AtStart },
@@ -239,7 +240,7 @@ static PARAMETERS: &[Parameter] = &[
     },
     Parameter {
         name: "maxmemory",
-        get: |s| s.database().memory_bytes.to_string(),
+        get: |s| s.database_options().memory_bytes.to_string(),
         change: Change::Rebuild(|options, v| {
             options.memory_bytes = bytes(v, PARTITION_BYTES_MIN)?;
             Ok(())
@@ -288,7 +289,7 @@ static PARAMETERS: &[Parameter] = &[
     },
     Parameter {
         name: "versions",
-        get: |s| s.database().versions.to_string(),
+        get: |s| s.database_options().versions.to_string(),
         change: Change::Rebuild(|options, v| {
             options.versions = number(v, 1, VERSIONS_MAX.into())? as u32;
             Ok(())
@@ -296,7 +297,7 @@ static PARAMETERS: &[Parameter] = &[
     },
     Parameter {
         name: "wal-ring-bytes",
-        get: |s| s.database().wal_ring_bytes.to_string(),
+        get: |s| s.database_options().wal_ring_bytes.to_string(),
         change: Change::Rebuild(set_ring),
     },
 ];
@@ -328,12 +329,12 @@ impl Settings {
     }
 
     /// The options of the present database.
-    pub fn database(&self) -> DatabaseOptions {
+    pub fn database_options(&self) -> DatabaseOptions {
         *self.database.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The database was rebuilt with these options.
-    pub fn set_database(&self, options: DatabaseOptions) {
+    pub fn set_database_options(&self, options: DatabaseOptions) {
         *self.database.write().unwrap_or_else(PoisonError::into_inner) = options;
     }
 
@@ -388,7 +389,7 @@ impl Settings {
     }
 
     fn fsync_policy(&self) -> &'static str {
-        match self.database().durability {
+        match self.database_options().durability {
             Durability::Off => "no",
             Durability::Async => "everysec",
             Durability::Sync => "always",
@@ -401,7 +402,7 @@ impl Settings {
     }
 
     /// Changes several parameters, or none of them. Returns the options with which the database has to be rebuilt, if it has to; they
-    /// become visible by [`Settings::set_database`]. The error is the reply's text.
+    /// become visible by [`Settings::set_database_options`]. The error is the reply's text.
     pub(super) fn change(&self, pairs: &[(&[u8], &[u8])]) -> Result<Option<DatabaseOptions>, String> {
         let find = |name: &[u8]| PARAMETERS.iter().find(|p| name.eq_ignore_ascii_case(p.name.as_bytes()));
         let failed = |name: &str, why: &str| {
@@ -421,7 +422,7 @@ impl Settings {
             }
             parameters.push((parameter, *value));
         }
-        let present = self.database();
+        let present = self.database_options();
         let mut options = present;
         // Whether there is a log decides which values `appendfsync` can have.
         parameters.sort_by_key(|(parameter, _)| parameter.name == "appendfsync");

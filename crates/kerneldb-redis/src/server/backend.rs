@@ -16,6 +16,7 @@ use super::statistics::{Statistics, Totals};
 use super::stats::{Counters, ServerStats};
 use super::verify;
 use crate::command::{AdminTask, AdminTaskTicket, KernelActivity, Keyspace, Memory, ServerState, Services};
+use bedplate_kerneldb::wal::WalConfig;
 use bedplate_kerneldb::{
     Database, Error, HandlerInfo, ProcedureInfo, Result, SnapshotItem, Store, read_library,
 };
@@ -37,6 +38,7 @@ impl Backend {
         data: Data,
         maps: Arc<Maps>,
         server: Arc<ServerState>,
+        log: Option<WalConfig>,
         procedure_loading: bool,
     ) -> Result<Self> {
         let database = &data.database;
@@ -47,7 +49,7 @@ impl Backend {
             let data = data.clone();
             move |task| run_admin_task(task, &data.get()).map_err(|e| format!("ERR {e}"))
         })?;
-        let rebuilds = Rebuilds::default();
+        let rebuilds = Rebuilds::new(log);
         Ok(Backend { data, rebuilds, maps, server, tasks, statistics, gate, procedure_loading })
     }
 
@@ -56,8 +58,8 @@ impl Backend {
         &self.data
     }
 
-    /// The requests for other databases.
-    pub(super) fn rebuilds(&self) -> &Rebuilds {
+    /// The requests for other options of the database.
+    pub(super) fn rebuild_requests(&self) -> &Rebuilds {
         &self.rebuilds
     }
 
@@ -184,7 +186,11 @@ impl Services for Backend {
         self.data.get().positions
     }
 
-    fn rebuilds(&self) -> u64 {
+    fn scan_generation(&self) -> u64 {
+        self.rebuilds.generation()
+    }
+
+    fn rebuild_count(&self) -> u64 {
         self.rebuilds.done()
     }
 

@@ -268,7 +268,7 @@ impl Client {
             _ => Awaiting::Input,
         };
         if self.may_end_turn(&next, slot) {
-            if slot.end_turn(self.turn(), self.dialogue.waits_for_disk()) {
+            if slot.end_turn(self.turn(), self.dialogue.mode()) {
                 self.my_turn = false;
             } else {
                 self.awaiting = Awaiting::Others;
@@ -300,7 +300,7 @@ impl Client {
         if left.is_empty() || left.len() > TURN_END_REPLY_BYTES {
             return false;
         }
-        slot.end_turn_with_reply(self.turn(), self.dialogue.waits_for_disk(), left.len() as u32);
+        slot.end_turn_with_reply(self.turn(), self.dialogue.mode(), left.len() as u32);
         let sent = self.stream.write(left).unwrap_or(0);
         let complete = sent == left.len();
         self.sent += sent;

@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use crate::limits::CLIENTS_MAX;
+use bedplate_kerneldb::wal::WalConfig;
 use bedplate_kerneldb::{EngineKind, Error, Result};
 
 /// The configuration of a [`Server`](super::Server).
@@ -36,6 +37,8 @@ pub struct ServerConfig {
     ///
     /// [`BatchWorkers`]: super::BatchWorkers
     pub batch_workers: Batching,
+    /// The log that clients can switch on (CONFIG SET appendonly yes) if the store has none; `None` = one with the default configuration.
+    pub log: Option<WalConfig>,
     /// Whether clients may load, replace and remove procedures (PROC). A procedure is code that runs in the kernel: it can
     /// read and write all data, and it can read all memory of the kernel.
     pub procedure_loading: bool,
@@ -64,6 +67,7 @@ impl Default for ServerConfig {
             kernel_path: true,
             local_fast_path: false,
             batch_workers: Batching::default(),
+            log: None,
             procedure_loading: false,
         }
     }

@@ -1,7 +1,7 @@
 //! The data behind a server: a database, with or without a store that makes it durable. The event loop takes it away for a rebuild of the
 //! database, and puts the new one here.
 //!
-//! There is one lock, held for a few instructions. Who needs the data takes a share of it for the time of one piece of work.
+//! There is one lock, held for a few instructions. A thread that needs the data holds a reference for one piece of work.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -38,7 +38,7 @@ impl CurrentData {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A share of the data. Panics while the event loop rebuilds the database: only its own thread, and administrative tasks, which
+    /// A reference to the data. Panics while the event loop rebuilds the database: only its own thread, and administrative tasks, which
     /// it waits for, use the data.
     pub(super) fn get(&self) -> Arc<Data> {
         self.lock().clone().expect("the event loop waits for those who use the data")

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::backend::Backend;
+use super::table::ConnMode;
 use crate::command::{Connection, Next, Peer, Services};
-use crate::resp::Protocol;
-use bedplate_kerneldb::{Durability, Result, Session};
+use bedplate_kerneldb::{Durability, Error, Result, Session};
 
 /// A connection of the command layer and the session that it shares with the kernel. Both run that
 /// session's operators, but never at the same time (`bpf/layout.h` states the rules).
@@ -15,6 +15,8 @@ pub(super) struct Dialogue {
     connection: Connection,
     /// There is none while the database is rebuilt.
     session: Option<Session>,
+    /// The reason for which the transaction had failed that was open when the rebuild began.
+    failure: Option<Error>,
     backend: Arc<Backend>,
 }
 
@@ -22,13 +24,14 @@ impl Dialogue {
     /// Opens a session for a client that was just accepted.
     pub(super) fn open(backend: &Arc<Backend>, peer: SocketAddr, local: SocketAddr, fd: i32) -> Result<Self> {
         let mut session = backend.database().session()?;
-        let durability = backend.server().settings.database().durability;
+        let durability = backend.server().settings.database_options().durability;
         // The kernel may write before the first command reaches user space.
         session.set_logged(durability != Durability::Off);
         let peer = Peer { addr: peer.to_string(), local_addr: local.to_string(), fd };
         Ok(Dialogue {
             connection: Connection::new(&**backend, peer),
             session: Some(session),
+            failure: None,
             backend: backend.clone(),
         })
     }
@@ -38,22 +41,30 @@ impl Dialogue {
         self.session.as_ref().map_or(0, Session::index)
     }
 
-    /// Whether the database cannot be rebuilt yet: a transaction is open, or a command is in the middle of its work.
+    /// Whether the database cannot be rebuilt yet: a transaction is open that has not failed, or a command is in the middle of its work.
     pub(super) fn holds_database(&self) -> bool {
-        self.session.as_ref().is_some_and(Session::in_transaction) || self.connection.is_at_work()
+        let is_open = |session: &Session| session.in_transaction() && !session.is_failed();
+        self.session.as_ref().is_some_and(is_open) || self.connection.is_at_work()
     }
 
     /// Closes the session, because the database is rebuilt.
     pub(super) fn leave_database(&mut self) {
         if let Some(mut session) = self.session.take() {
+            if session.is_failed() {
+                self.failure = Some(session.failure());
+                let _ = session.rollback();
+            }
             self.connection.leave_database(&mut session);
         }
     }
 
-    /// Opens a session on the new database. `before` was the default durability.
-    pub(super) fn enter_database(&mut self, before: Durability) -> Result<()> {
+    /// Opens a session on the new database. A transaction that had failed is a failed one there.
+    pub(super) fn enter_database(&mut self) -> Result<()> {
         let mut session = self.backend.database().session()?;
-        self.connection.enter_database(&mut session, before);
+        self.connection.enter_database(&mut session);
+        if let Some(failure) = self.failure.take() {
+            session.begin_failed(&failure)?;
+        }
         self.session = Some(session);
         Ok(())
     }
@@ -93,12 +104,13 @@ impl Dialogue {
     /// Whether the kernel may answer the next requests: nothing waits, and the connection has no state that
     /// the kernel does not know.
     pub(super) fn kernel_may_answer(&self) -> bool {
-        self.connection.at_rest() && self.connection.protocol() == Protocol::Resp2
+        self.connection.at_rest()
     }
 
-    /// Whether this client's commits are acknowledged only when they are on disk.
-    pub(super) fn waits_for_disk(&self) -> bool {
-        self.connection.durability() == Durability::Sync
+    /// The way in which the kernel answers this client.
+    pub(super) fn mode(&self) -> ConnMode {
+        let waits_for_disk = self.connection.durability() == Durability::Sync && self.backend.logged();
+        ConnMode { waits_for_disk, protocol: self.connection.protocol() }
     }
 
     /// Whether another client has asked for this connection to be closed.

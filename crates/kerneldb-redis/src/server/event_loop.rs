@@ -50,7 +50,7 @@ const WAKE: u64 = u64::MAX - 2;
 const LOG: u64 = u64::MAX - 3;
 
 /// Interval at which the event loop checks whether a shutdown has its checkpoint, and whether the database can be rebuilt.
-const SHUTDOWN_POLL: Duration = Duration::from_millis(5);
+const PENDING_POLL: Duration = Duration::from_millis(5);
 
 pub(super) struct EventLoop {
     config: ServerConfig,
@@ -202,8 +202,10 @@ impl EventLoop {
         if let Some(Reverse((at, ..))) = self.timers.peek() {
             until = until.min(*at);
         }
-        if self.backend.server().shutdown.is_under_way() || self.backend.rebuilds().request().is_some() {
-            until = until.min(now + SHUTDOWN_POLL);
+        if self.backend.server().shutdown.is_under_way()
+            || self.backend.rebuild_requests().request().is_some()
+        {
+            until = until.min(now + PENDING_POLL);
         }
         let wait = until.saturating_duration_since(now);
         Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) }
@@ -284,7 +286,7 @@ impl EventLoop {
         let with_kernel = self.config.kernel_path && dialogue.kernel_may_answer();
         let turn = if with_kernel { Turn::VERDICT } else { Turn::EVENT_LOOP };
         let session = dialogue.session();
-        let generation = self.table.open(index, session, turn, dialogue.waits_for_disk(), ends);
+        let generation = self.table.open(index, session, turn, dialogue.mode(), ends);
         let key = index.to_ne_bytes();
         self.used.fetch_max(index + 1, Ordering::Relaxed);
         let token = EventData::new_u64(u64::from(generation) << 32 | u64::from(index));

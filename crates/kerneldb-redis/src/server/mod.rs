@@ -58,6 +58,7 @@ pub use workers::BatchWorkers;
 
 use crate::command::{DatabaseOptions, ServerState, Startup};
 use backend::Backend;
+use bedplate_kerneldb::limits::LOG_RING_BYTES_DEFAULT;
 use bedplate_kerneldb::{Database, Durability, EngineKind, Error, Result, Store};
 use data::{CurrentData, Data};
 use event_loop::EventLoop;
@@ -77,6 +78,18 @@ pub struct ServerHandle {
     counters: Arc<Counters>,
     wake: Arc<Wake>,
     thread: Option<JoinHandle<Result<()>>>,
+}
+
+/// The store behind a server, which is another one after each change of the database's options.
+#[derive(Clone)]
+pub struct ServedStore(Arc<CurrentData>);
+
+impl ServedStore {
+    /// The present store; `None` if there is none, and while the database is rebuilt. A rebuild needs the only share of the store: it
+    /// fails while this one exists.
+    pub fn get(&self) -> Option<Arc<Store>> {
+        self.0.store()
+    }
 }
 
 /// Stops a server from another thread, for instance from a signal handler's thread.
@@ -203,7 +216,8 @@ impl Preparation {
         });
         let maps = kernel.maps.clone();
         let data = Data::new(database, store)?;
-        let backend = Arc::new(Backend::new(data, maps, server, config.procedure_loading)?);
+        let backend =
+            Arc::new(Backend::new(data, maps, server, config.log.clone(), config.procedure_loading)?);
         Ok(Parts { config, listener, kernel, wake, counters, backend })
     }
 }
@@ -211,7 +225,7 @@ impl Preparation {
 /// The options of a database that clients can see and change.
 fn options_of(database: &Database, store: Option<&Store>) -> DatabaseOptions {
     let config = store.map_or(database.config(), |store| &store.config().database);
-    let ring = |bytes| if bytes == 0 { DatabaseOptions::default().wal_ring_bytes } else { bytes };
+    let ring = |bytes| if bytes == 0 { LOG_RING_BYTES_DEFAULT } else { bytes };
     DatabaseOptions {
         durability: store.map_or(Durability::Off, Store::durability),
         memory_bytes: config.memory_bytes,
@@ -244,10 +258,9 @@ impl ServerHandle {
         self.addr
     }
 
-    /// The store behind the server. It is another one after each change of the database's options, which takes the only share of the
-    /// store: give this one back soon. `None` without a store, and while the database is rebuilt.
-    pub fn store(&self) -> Option<Arc<Store>> {
-        self.current.store()
+    /// The store behind the server, for those who need it after the server's end as well.
+    pub fn store(&self) -> ServedStore {
+        ServedStore(self.current.clone())
     }
 
     /// The present statistics.
@@ -266,9 +279,8 @@ impl ServerHandle {
         Stopper(self.wake.clone())
     }
 
-    /// Waits until the server has stopped: [`Stopper::stop`], a client's SHUTDOWN, or an error. [`ServerHandle::store`] is then the
-    /// store to close.
-    pub fn wait(&mut self) -> Result<()> {
+    /// Waits until the server has stopped: [`Stopper::stop`], a client's SHUTDOWN, or an error.
+    pub fn wait(mut self) -> Result<()> {
         self.join()
     }
 

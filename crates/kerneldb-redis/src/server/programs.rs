@@ -155,6 +155,11 @@ impl Loaded {
     pub(super) fn name_connection(&self, cookie: u64, index: u32, session: u32) -> libbpf_rs::Result<()> {
         self.connections.update(&cookie.to_ne_bytes(), &connection_entry(index, session), MapFlags::ANY)
     }
+
+    /// Lets programs find it no longer.
+    fn forget_connection(&self, cookie: u64) {
+        let _ = self.connections.delete(&cookie.to_ne_bytes());
+    }
 }
 
 impl Programs {
@@ -266,7 +271,7 @@ impl Programs {
     }
 
     /// Takes the programs out of use and lets go of their database. All packets are passed to the event loop from now on. The caller
-    /// has closed the gate, so no program works on the database. An error changes nothing.
+    /// has closed the gate, so no program works on the database. After an error the programs are still in use.
     pub(super) fn leave(&self) -> Result<()> {
         let mut place = self.loaded();
         let Some(loaded) = &*place else { return Ok(()) };
@@ -327,7 +332,7 @@ impl Programs {
     /// Lets programs find it no longer.
     pub(super) fn forget_connection(&self, cookie: u64) {
         if let Some(loaded) = &*self.loaded() {
-            let _ = loaded.connections.delete(&cookie.to_ne_bytes());
+            loaded.forget_connection(cookie);
         }
     }
 }

@@ -26,7 +26,8 @@ pub(super) struct Request {
 pub(super) struct Rebuilds {
     request: Mutex<Option<Request>>,
     done: AtomicU64,
-    /// The last configuration of the log, for a log that is switched off and on again.
+    generation: AtomicU64,
+    /// The configuration of a log that is switched on: that of the last log, or the one of the server's configuration.
     wal: Mutex<Option<WalConfig>>,
 }
 
@@ -35,6 +36,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Rebuilds {
+    /// `wal` is the configuration of a log that is switched on.
+    pub(super) fn new(wal: Option<WalConfig>) -> Rebuilds {
+        Rebuilds { wal: Mutex::new(wal), ..Rebuilds::default() }
+    }
+
     /// Makes a request. The error is the client's reply.
     pub(super) fn submit(&self, options: DatabaseOptions) -> Result<Arc<AdminTaskTicket>, String> {
         let mut request = lock(&self.request);
@@ -61,9 +67,19 @@ impl Rebuilds {
         }
     }
 
-    /// Number of databases that have replaced others.
+    /// Number of requests that were fulfilled.
     pub(super) fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
+    }
+
+    /// Another database holds the data, with the options that were asked for or with the old ones.
+    pub(super) fn count_database(&self) {
+        self.generation.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Number of databases before the present one.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
     }
 
     /// The configuration for some options, which differs from the present one in nothing else. A database has as many partitions

@@ -8,10 +8,11 @@ use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use super::layout::{
-    SRV_CONN_OPEN, SRV_CONN_SYNC, SRV_FIFO, SRV_NO_SLOT, SRV_QUEUE_BYTES, SRV_REPLY_MAX, srv_conn,
-    srv_output, srv_peer, srv_queue,
+    SRV_CONN_OPEN, SRV_CONN_RESP3, SRV_CONN_SYNC, SRV_FIFO, SRV_NO_SLOT, SRV_PARTITIONS, SRV_QUEUE_BYTES,
+    SRV_REPLY_MAX, srv_conn, srv_output, srv_peer, srv_queue,
 };
 use super::turn::{Turn, TurnWords};
+use crate::resp::Protocol;
 use bedplate_kerneldb::attach::ArrayMapping;
 
 pub(super) struct Table {
@@ -38,8 +39,19 @@ pub(super) struct Taken {
     pub(super) replies: Vec<u8>,
 }
 
-fn flags(sync: bool) -> u32 {
-    SRV_CONN_OPEN | if sync { SRV_CONN_SYNC } else { 0 }
+/// The properties of a connection that decide how the kernel answers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ConnMode {
+    /// Its commits are acknowledged when they are on disk.
+    pub(super) waits_for_disk: bool,
+    /// The protocol of its replies.
+    pub(super) protocol: Protocol,
+}
+
+fn flags(mode: ConnMode) -> u32 {
+    let sync = if mode.waits_for_disk { SRV_CONN_SYNC } else { 0 };
+    let resp3 = if mode.protocol == Protocol::Resp3 { SRV_CONN_RESP3 } else { 0 };
+    SRV_CONN_OPEN | sync | resp3
 }
 
 macro_rules! field {
@@ -63,22 +75,26 @@ impl Table {
     }
 
     /// Prepares a free index for a connection and returns its generation. `turn` is the side that answers first.
-    /// With `sync`, the connection's writes are acknowledged when they are on disk.
-    pub(super) fn open(&self, index: u32, session: u32, turn: Turn, sync: bool, peer: srv_peer) -> u32 {
+    pub(super) fn open(&self, index: u32, session: u32, turn: Turn, mode: ConnMode, peer: srv_peer) -> u32 {
         let conn = self.conn(index);
         // SAFETY: Within the mapped table; programs look at it only in an open connection.
         unsafe { (*conn.conn).peer = peer };
         field!(conn, AtomicU32, session).store(session, Ordering::Relaxed);
         field!(conn, AtomicU64, turn).store(turn.0, Ordering::Relaxed);
-        field!(conn, AtomicU32, flags).store(flags(sync), Ordering::Release);
+        field!(conn, AtomicU32, flags).store(flags(mode), Ordering::Release);
         field!(conn, AtomicU32, generation).load(Ordering::Relaxed)
     }
 
     /// Gives a connection the session of another database. The gate is closed, so no program uses the session.
-    pub(super) fn set_session(&self, index: u32, session: u32, sync: bool) {
+    pub(super) fn set_session(&self, index: u32, session: u32, mode: ConnMode) {
         let conn = self.conn(index);
+        if let Some(queue) = field!(conn, AtomicU32, queue).load(Ordering::Acquire).checked_sub(1) {
+            // The keys of MULTI's queue may be in other partitions now, so the event loop runs EXEC.
+            // SAFETY: Within the mapped array. The connection holds the claim, and the gate is closed.
+            unsafe { (&raw mut (*self.queues.get(queue)).partition).write_volatile(SRV_PARTITIONS) };
+        }
         field!(conn, AtomicU32, session).store(session, Ordering::Relaxed);
-        field!(conn, AtomicU32, flags).store(flags(sync), Ordering::Release);
+        field!(conn, AtomicU32, flags).store(flags(mode), Ordering::Release);
     }
 
     /// Keeps the local fast path out of a connection, and programs from calling one another on its behalf
@@ -208,13 +224,13 @@ impl ConnSlot<'_> {
     }
 
     /// See [`TurnWords::end_turn`].
-    pub(super) fn end_turn(self, turn: Turn, sync: bool) -> bool {
-        self.words().end_turn(turn, flags(sync))
+    pub(super) fn end_turn(self, turn: Turn, mode: ConnMode) -> bool {
+        self.words().end_turn(turn, flags(mode))
     }
 
     /// See [`TurnWords::end_turn_with_reply`].
-    pub(super) fn end_turn_with_reply(self, turn: Turn, sync: bool, reply_bytes: u32) {
-        self.words().end_turn_with_reply(turn, flags(sync), reply_bytes);
+    pub(super) fn end_turn_with_reply(self, turn: Turn, mode: ConnMode, reply_bytes: u32) {
+        self.words().end_turn_with_reply(turn, flags(mode), reply_bytes);
     }
 
     /// See [`TurnWords::turn_ended_with_reply`].

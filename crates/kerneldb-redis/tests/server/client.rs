@@ -71,6 +71,12 @@ impl Client {
         self.expect(format!("{reply}\r\n").as_bytes());
     }
 
+    /// Chooses a version of the protocol.
+    pub fn hello(&mut self, version: u32) {
+        self.send(&words(&format!("HELLO {version}")));
+        self.until("modules\r\n*0\r\n");
+    }
+
     /// Reads until the bytes that were read end with `end`.
     pub fn until(&mut self, end: &str) -> String {
         let mut all = Vec::new();

@@ -4,8 +4,13 @@ use std::time::Duration;
 
 use super::{Random, Running, bulk, request, words};
 
+/// Null in a version of the protocol.
+fn null(version: u32) -> Vec<u8> {
+    if version == 3 { b"_\r\n".to_vec() } else { b"$-1\r\n".to_vec() }
+}
+
 /// Commands of every kind with their replies; the last value is long enough to be split anywhere.
-fn conversation() -> Vec<(Vec<u8>, Vec<u8>)> {
+fn conversation(version: u32) -> Vec<(Vec<u8>, Vec<u8>)> {
     let value: Vec<u8> = (0..60u8).map(|i| i.wrapping_mul(37)).collect();
     vec![
         (request(&[b"SET", b"k", &value]), b"+OK\r\n".to_vec()),
@@ -13,7 +18,7 @@ fn conversation() -> Vec<(Vec<u8>, Vec<u8>)> {
         (words("ECHO xyz"), bulk(b"xyz")),
         (words("PING"), b"+PONG\r\n".to_vec()),
         (words("STRLEN k"), b":60\r\n".to_vec()),
-        (words("GET none"), b"$-1\r\n".to_vec()),
+        (words("GET none"), null(version)),
         (b"PING\r\n".to_vec(), b"+PONG\r\n".to_vec()),
         (words("BEGIN"), b"+OK\r\n".to_vec()),
         (words("APPEND k !"), b":61\r\n".to_vec()),
@@ -23,11 +28,12 @@ fn conversation() -> Vec<(Vec<u8>, Vec<u8>)> {
     ]
 }
 
-/// Sends a conversation in two packets, split at every byte, and then one byte at a time.
-pub fn split_everywhere(running: &Running) {
-    let (input, output): (Vec<_>, Vec<_>) = conversation().into_iter().unzip();
+/// Sends a conversation in two packets, split at every byte, and then one byte at a time, in a version of the protocol.
+pub fn split_everywhere(running: &Running, version: u32) {
+    let (input, output): (Vec<_>, Vec<_>) = conversation(version).into_iter().unzip();
     let (input, output) = (input.concat(), output.concat());
     let mut c = running.client();
+    c.hello(version);
     for at in 1..input.len() {
         c.send(&input[..at]);
         if at % 3 == 0 {
@@ -44,11 +50,13 @@ pub fn split_everywhere(running: &Running) {
 }
 
 /// Sends thousands of commands of both kinds from four clients, in chunks that end anywhere. The clients sometimes
-/// wait for the replies. Every reply must be in its place.
+/// wait for the replies. Every reply must be in its place. Two of the clients speak RESP3.
 pub fn mixed_pipelines(running: &Running) {
     std::thread::scope(|scope| {
         for thread in 0..4u64 {
             let mut c = running.client();
+            let version = 2 + thread as u32 % 2;
+            c.hello(version);
             scope.spawn(move || {
                 let mut random = Random(thread * 77 + 1);
                 let mut values: Vec<Option<Vec<u8>>> = vec![None; 40];
@@ -69,7 +77,8 @@ pub fn mixed_pipelines(running: &Running) {
                             }
                             3..=5 => {
                                 input.extend(words(&format!("GET {key}")));
-                                output.extend(values[slot].as_ref().map_or(b"$-1\r\n".to_vec(), |v| bulk(v)));
+                                output
+                                    .extend(values[slot].as_ref().map_or_else(|| null(version), |v| bulk(v)));
                             }
                             6 => {
                                 input.extend(words(&format!("DEL {key}")));

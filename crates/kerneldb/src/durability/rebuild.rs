@@ -4,9 +4,9 @@
 //! the two databases is in memory at a time. If there can be no database with the new configuration, the store is opened again with
 //! the old one.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::datadir::DataDir;
 use super::store::{Store, StoreConfig};
 use crate::{Database, EngineKind, Error, Result};
 
@@ -21,57 +21,20 @@ pub struct RebuildError {
 }
 
 impl Store {
-    /// Replaces the database by one with another configuration and the same data. Libraries of procedures are loaded again.
-    ///
-    /// The caller has ended all sessions, and holds no other reference to the database if the old memory is to be free before the new
-    /// database is filled. `created` is called with each new database before it is filled, as by
-    /// [`Store::open_with`]. The time is that of a checkpoint and a recovery.
+    /// Checks whether the store can be rebuilt with a configuration, as far as that can be known before, and takes a checkpoint unless the last
+    /// one has everything. Others may use the database meanwhile.
     ///
     /// # Errors
     ///
     /// [`Error::Config`] for a configuration out of range, a store without a data directory, data that does not fit, or while
-    /// handlers are attached; [`Error::WalFailed`] if the log cannot be written at the moment; or an error of the checkpoint or of the
-    /// recovery. The store is then as before, unless [`RebuildError::store`] is `None`.
-    pub fn rebuild(
-        self,
-        config: StoreConfig,
-        created: &mut dyn FnMut(&Arc<Database>),
-    ) -> std::result::Result<Store, RebuildError> {
-        let data = match self.prepare_rebuild(&config) {
-            Ok(data) => data,
-            Err(error) => return Err(RebuildError { error, store: Some(self) }),
-        };
-        let old_config = self.config().clone();
-        let libraries = self.database().libraries();
-        if let Err(error) = self.close(false) {
-            // The checkpoint has everything.
-            tracing::warn!(%error, "closing the log");
-        }
-        drop(self);
-        let mut open = |config| -> Result<Store> {
-            let (store, _) = Store::open_in(config, data.clone(), &mut |_| (), created)?;
-            let loaded = store.database().libraries();
-            for (library, file) in libraries.iter().filter(|(name, file)| loaded.get(*name) != Some(file)) {
-                store.database().load_library(library, file, true)?;
-            }
-            Ok(store)
-        };
-        open(config).map_err(|error| match open(old_config) {
-            Ok(store) => RebuildError { error, store: Some(store) },
-            Err(second) => {
-                tracing::error!(error = %second, "the store cannot be opened with its old configuration again");
-                RebuildError { error, store: None }
-            }
-        })
-    }
-
-    /// Checks the configuration and takes a checkpoint; returns the data directory, whose lock is held meanwhile.
-    fn prepare_rebuild(&self, config: &StoreConfig) -> Result<DataDir> {
+    /// handlers are attached; [`Error::WalFailed`] if the log cannot be written at the moment; or the checkpoint's error.
+    pub fn prepare_rebuild(&self, config: &StoreConfig) -> Result<()> {
         config.checkpoint.check()?;
         config.database_config().check()?;
-        let data = self.owned_data().ok_or_else(|| {
-            Error::Config("the database is rebuilt from its data directory, and there is none".into())
-        })?;
+        if self.owned_data().is_none() {
+            let text = "the database is rebuilt from its data directory, and there is none";
+            return Err(Error::Config(text.into()));
+        }
         let stats = self.database().stats();
         if stats.log_failed {
             return Err(Error::WalFailed);
@@ -91,7 +54,89 @@ impl Store {
             let text = "handlers are attached, which would miss events: detach them first, and attach them again after the change";
             return Err(Error::Config(text.into()));
         }
-        self.checkpoint()?;
-        Ok(data.clone())
+        let saved = self.checkpoint_status().last.map_or(0, |info| info.ts);
+        if saved < self.database().clock() {
+            self.checkpoint()?;
+        }
+        Ok(())
     }
+
+    /// Replaces the database by one with another configuration and the same data. Libraries of procedures are loaded again.
+    ///
+    /// The caller has ended all sessions, and holds no other reference to the database: the old memory is to be free before the new
+    /// database is filled. `created` is called with each new database before it is filled, as by
+    /// [`Store::open_with`]. The time is that of [`Store::prepare_rebuild`] and of a recovery.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Store::prepare_rebuild`]; [`Error::Config`] if sessions are open; or an error of the recovery.
+    /// [`RebuildError::store`] has the store then: the same one, or one that was opened again with the old configuration.
+    pub fn rebuild(
+        self,
+        config: StoreConfig,
+        created: &mut dyn FnMut(&Arc<Database>),
+    ) -> std::result::Result<Store, RebuildError> {
+        let prepared = match self.database().engine().open_sessions() {
+            0 => self.prepare_rebuild(&config),
+            open => Err(Error::Config(format!("{open} sessions of the database are open"))),
+        };
+        let data = match (prepared, self.owned_data()) {
+            (Ok(()), Some(data)) => data.clone(),
+            (prepared, _) => {
+                let error = prepared.err().unwrap_or(Error::State);
+                return Err(RebuildError { error, store: Some(self) });
+            }
+        };
+        let ts = self.checkpoint_status().last.map_or(0, |info| info.ts);
+        let old_config = self.config().clone();
+        let libraries = self.database().libraries();
+        if let Err(error) = self.close(false) {
+            // The checkpoint has everything.
+            tracing::warn!(%error, "closing the log");
+        }
+        drop(self);
+        let mut open = |mut config: StoreConfig| -> Result<Store> {
+            // The database had all of the data, so a recovery that gives a part up is not one.
+            let force = std::mem::replace(&mut config.recovery.force, false);
+            let (mut store, report) = Store::open_in(config, data.clone(), &mut |_| (), created)?;
+            if report.recovered_ts < ts {
+                return Err(Error::Corrupt(format!(
+                    "the last commit has timestamp {ts}, and only {} was read",
+                    report.recovered_ts
+                )));
+            }
+            store.set_force_recovery(force);
+            Ok(store)
+        };
+        let opened = open(config).and_then(|store| {
+            load_libraries(&store, &libraries)?;
+            Ok(store)
+        });
+        opened.map_err(|error| match open(old_config) {
+            Ok(store) => {
+                if let Err(error) = load_libraries(&store, &libraries) {
+                    tracing::error!(%error, "procedures are missing");
+                }
+                RebuildError { error, store: Some(store) }
+            }
+            Err(second) => {
+                tracing::error!(error = %second, "the store cannot be opened with its old configuration again");
+                RebuildError { error, store: None }
+            }
+        })
+    }
+}
+
+/// Loads the libraries that are not those of the data directory.
+fn load_libraries(store: &Store, libraries: &BTreeMap<String, Arc<[u8]>>) -> Result<()> {
+    let loaded = store.database().libraries();
+    let differs = |name: &&String| loaded.get(*name).is_some_and(|file| libraries.get(*name) != Some(file));
+    // Their procedures may be in other libraries now.
+    for library in loaded.keys().filter(differs) {
+        store.database().unload_library(library)?;
+    }
+    for (library, file) in libraries.iter().filter(|(name, file)| loaded.get(*name) != Some(file)) {
+        store.database().load_library(library, file, true)?;
+    }
+    Ok(())
 }

@@ -22,10 +22,9 @@ use super::recovery::{Filler, RecoveryOptions, RecoveryProgress, RecoveryReport,
 use super::transfer::verify_files;
 pub use super::transfer::{dump, load, restore, verify_data_dir};
 use super::wal::{Start, Wal, WalConfig, remove_segments};
+use crate::limits::LOG_RING_BYTES_DEFAULT;
 use crate::{Config, Database, Durability, Error, Result, session};
 
-/// Bytes of a log ring, per CPU and partition, if the configuration has none.
-const RING_BYTES: u32 = 16 << 20;
 /// Longest time that a finished checkpoint waits for the log before it is published anyway.
 const LOG_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -50,7 +49,7 @@ impl StoreConfig {
     pub(super) fn database_config(&self) -> Config {
         let wal_ring_bytes = match (&self.wal, self.database.wal_ring_bytes) {
             (None, _) => 0,
-            (Some(_), 0) => RING_BYTES,
+            (Some(_), 0) => LOG_RING_BYTES_DEFAULT,
             (Some(_), bytes) => bytes,
         };
         Config { wal_ring_bytes, ..self.database.clone() }
@@ -224,6 +223,10 @@ impl Store {
     /// The data directory; `None` for [`Store::in_memory`].
     pub fn data_dir(&self) -> Option<&Path> {
         self.data.as_ref().map(DataDir::path)
+    }
+
+    pub(super) fn set_force_recovery(&mut self, force: bool) {
+        self.config.recovery.force = force;
     }
 
     pub(super) fn owned_data(&self) -> Option<&DataDir> {

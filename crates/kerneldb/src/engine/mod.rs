@@ -152,6 +152,11 @@ impl Engine {
         self.sessions().pop().ok_or(Error::NoSession(self.config().max_sessions))
     }
 
+    /// Number of sessions in use.
+    pub(crate) fn open_sessions(&self) -> usize {
+        self.config().max_sessions as usize - self.sessions().len()
+    }
+
     /// Gives a session index back; its transaction is over.
     pub(crate) fn release_session(&self, index: u32) {
         self.sessions().push(index);

@@ -293,6 +293,19 @@ impl Session {
         }
     }
 
+    /// Begins a transaction that has failed already, in the place of one of another session. `failure` is that one's
+    /// [`Session::failure`].
+    pub fn begin_failed(&mut self, failure: &Error) -> Result<()> {
+        self.begin()?;
+        let error = if matches!(failure, Error::TimedOut) { KDB_ERR_TX_TIMED_OUT } else { KDB_ERR_ABORTED };
+        // SAFETY: in bounds. No operator of this session runs, and the reaper leaves a transaction alone that has just begun.
+        unsafe {
+            (&raw mut (*self.ctx()).error).write_volatile(error);
+            (&raw mut (*self.ctx()).state).write_volatile(KDB_TX_FAILED);
+        }
+        Ok(())
+    }
+
     /// Whether this session's writes are logged (only matters for a database with a log).
     pub fn set_logged(&mut self, logged: bool) {
         // SAFETY: in bounds; only this session's operators read the flags.

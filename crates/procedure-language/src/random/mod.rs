@@ -54,14 +54,20 @@ fn random_programs_do_what_an_interpreter_does() {
     let procedures: usize =
         std::env::var("BEDPLATE_TEST_PROGRAMS").map_or(2 * PER_FILE, |count| count.parse().unwrap());
     let (mut model, mut replies, mut refusals) = (Rows::new(), 0, 0);
-    for file in 0..procedures.div_ceil(PER_FILE) {
+    let (files, mut file, mut too_large) = (procedures.div_ceil(PER_FILE), 0, 0);
+    while file < files {
         let names: Vec<_> = (0..PER_FILE).map(|i| format!("p{i}")).collect();
         let source: String = names.iter().map(|name| writer::procedure(&mut rng, name)).collect();
         let elf = object(&compile(&source, "random.kdb").unwrap());
-        for database in &databases {
-            if let Err(error) = database.load_library("random", &elf, true) {
-                panic!("file {file}: {error}\n{source}");
+        let load = || databases.iter().try_for_each(|db| db.load_library("random", &elf, true).map(drop));
+        match load() {
+            Ok(()) => file += 1,
+            // Loops in each other can have more paths than the verifier follows, which is E2BIG. Few files have such loops.
+            Err(error) if error.to_string().contains("(os error 7)") && too_large <= files => {
+                too_large += 1;
+                continue;
             }
+            Err(error) => panic!("file {file}: {error}\n{source}"),
         }
         let parsed = parse(&source);
         for round in 0..CALLS * PER_FILE {

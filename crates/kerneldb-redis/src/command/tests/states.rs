@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::model::Model;
 use super::{Client, encode, one};
-use crate::command::{AdminTaskTicket, Next, Services, Startup};
+use crate::command::{AdminTaskTicket, DatabaseOptions, Next, Services, Startup};
 use bedplate_kerneldb::{Durability, Error};
 
 #[test]
@@ -250,7 +250,10 @@ fn watch_sees_every_change() {
 
 #[test]
 fn synchronous_replies_wait_for_the_disk_in_order() {
-    let model = Model::new(Startup { durability: Durability::Sync, ..Default::default() });
+    let model = Model::new(Startup {
+        database: DatabaseOptions { durability: Durability::Sync, ..Default::default() },
+        ..Default::default()
+    });
     model.durable_ts.store(0, Relaxed);
     let mut c = Client::new(&model);
     assert_eq!(c.feed(b"PING\r\nSET a 1\r\nGET a\r\nSET b 2\r\nINCR a\r\nPING\r\n"), Next::WaitDurable(1));

@@ -1,13 +1,16 @@
 //! Rebuilds the database with other options, while clients stay connected ([`super::super::rebuild`] has the request).
 //!
-//! 1. The gate closes. The event loop runs no request that would begin work on the database. What has begun goes on.
-//! 2. When no transaction is open, and no administrative task is under way, the sessions are closed. From here on the event loop
-//!    does nothing else. Packets wait in their sockets: one program that needs no database passes them on.
-//! 3. The store is rebuilt: a checkpoint, the end of the old database, a new one from the data directory. Meanwhile the kernel verifies
+//! 1. The gate closes. The event loop runs no request that would begin work on the database. Open transactions and commands of several
+//!    steps go on.
+//! 2. When no transaction is open, and no administrative task is under way, the options are checked and a checkpoint is taken. An
+//!    error up to here changes nothing.
+//! 3. The sessions are closed. From here on the event loop does nothing else. Packets wait in their sockets: one program that needs no
+//!    database passes them on.
+//! 4. The store is rebuilt: the old database is closed, and a new one is filled from the data directory. Meanwhile the kernel verifies
 //!    programs for the new one.
-//! 4. Each connection gets a session of the new database, the programs are put into use, and the gate opens.
+//! 5. Each connection gets a session of the new database, the programs are put into use, and the gate opens.
 //!
-//! If step 3 fails, step 4 is taken with the old options. If that fails as well, the server stops; the data directory has the data.
+//! If step 4 fails, step 5 is taken with the old options. If that fails as well, the server stops; the data directory has the data.
 
 use std::sync::Arc;
 use std::thread::{self, ScopedJoinHandle};
@@ -15,10 +18,11 @@ use std::time::Instant;
 
 use super::{EventLoop, LOG};
 use crate::command::{DatabaseOptions, Services};
+use crate::limits::SWEEP_INTERVAL;
 use crate::server::data::Data;
 use crate::server::programs::{Loaded, Programs};
 use bedplate_kerneldb::wal::DurableWatch;
-use bedplate_kerneldb::{Database, Durability, Error, RebuildError, Result, Store, StoreConfig};
+use bedplate_kerneldb::{Database, Error, RebuildError, Result, Store, StoreConfig};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 /// A store and the programs for its database, if the kernel answers.
@@ -27,17 +31,21 @@ type Complete = (Store, Option<Loaded>);
 impl EventLoop {
     /// Takes the next step of a change of the database's options, if clients have asked for one.
     pub(super) fn run_rebuild(&mut self) -> Result<()> {
-        let Some(request) = self.backend.rebuilds().request() else { return Ok(()) };
-        if !self.backend.server().clients.rebuilds() {
+        let Some(request) = self.backend.rebuild_requests().request() else { return Ok(()) };
+        let server = self.backend.server().clone();
+        let stops = self.stop || self.wake.stopped() || server.shutdown.is_under_way();
+        if !stops && !server.clients.is_paused_for_rebuild() {
             self.pause_for_rebuild(true);
         }
         let held = self.clients.iter().flatten().filter(|client| client.holds_database()).count();
-        let result = if held == 0 && self.backend.has_no_tasks() {
+        let result = if stops {
+            Err("ERR the server is shutting down".into())
+        } else if held == 0 && self.backend.has_no_tasks() {
             self.rebuild(&request.options)?
         } else if Instant::now() < request.until {
             return Ok(());
         } else if held > 0 {
-            Err(format!("TRYAGAIN the database stays as it is: {held} clients have open transactions"))
+            Err(format!("TRYAGAIN the database stays as it is: transactions of {held} clients are open"))
         } else {
             Err("TRYAGAIN the database stays as it is: an administrative task is running".into())
         };
@@ -46,7 +54,9 @@ impl EventLoop {
             Err(error) => tracing::warn!(error, options = ?request.options, "the database was not rebuilt"),
         }
         self.pause_for_rebuild(false);
-        self.backend.rebuilds().finish(result.map(|()| String::new()));
+        self.backend.rebuild_requests().finish(result.map(|()| String::new()));
+        // What clients have sent meanwhile has not been read, so that they would seem to be idle.
+        self.next_sweep = Instant::now() + SWEEP_INTERVAL;
         Ok(())
     }
 
@@ -57,38 +67,52 @@ impl EventLoop {
 
     /// Rebuilds the database. The inner error is the client's reply; the data is then as before. The outer one stops the server.
     fn rebuild(&mut self, options: &DatabaseOptions) -> Result<std::result::Result<(), String>> {
-        let totals = self.backend.totals()?;
-        let before = self.backend.server().settings.database().durability;
+        let reply = |error: Error| format!("ERR {error}");
+        let totals = self.backend.totals();
+        let config = match self.prepare_rebuild(options) {
+            Ok(config) => config,
+            Err(error) => return Ok(Err(reply(error))),
+        };
         for client in self.clients.iter_mut().flatten() {
             client.dialogue().leave_database();
         }
-        let outcome = match self.take_store() {
-            Ok(store) => {
-                let config = self.backend.rebuilds().config(store.config(), options);
-                self.stop_watching_log();
-                if let Some(programs) = &self.kernel.programs {
-                    programs.leave()?;
-                }
-                let made = make(store, config, self.kernel.programs.as_deref());
-                let (complete, outcome) = match made {
-                    Ok(complete) => (complete, Ok(())),
-                    Err((error, Some(complete))) => (complete, Err(format!("ERR {error}"))),
-                    Err((error, None)) => return Err(error),
-                };
-                if outcome.is_ok() {
-                    self.backend.server().settings.set_database(*options);
-                }
-                self.put_store(complete, before)?;
-                self.backend.count_on(&totals);
-                outcome
-            }
+        let store = match self.take_store() {
+            Ok(store) => store,
             Err(reply) => {
-                self.enter_database(None, before)?;
-                Err(reply)
+                self.enter_database(None)?;
+                return Ok(Err(reply));
             }
         };
+        if let Some(Err(error)) = self.kernel.programs.as_ref().map(|programs| programs.leave()) {
+            self.backend.current().put(Arc::new(Data::of_store(Arc::new(store))?));
+            self.enter_database(None)?;
+            return Ok(Err(reply(error)));
+        }
+        self.stop_watching_log();
+        let (complete, outcome) = match rebuild_or_restore(store, config, self.kernel.programs.as_deref()) {
+            Ok(complete) => (complete, Ok(())),
+            Err((error, Some(complete))) => (complete, Err(reply(error))),
+            Err((error, None)) => return Err(error),
+        };
+        if outcome.is_ok() {
+            self.backend.server().settings.set_database_options(*options);
+        }
+        self.put_store(complete)?;
+        if let Ok(totals) = totals {
+            self.backend.count_on(&totals);
+        }
         self.backend.settings_changed();
         Ok(outcome)
+    }
+
+    /// Checks whether the options can be had, and takes a checkpoint. Nothing has changed yet.
+    fn prepare_rebuild(&self, options: &DatabaseOptions) -> Result<StoreConfig> {
+        // The gate has waited for this as well, but it does not report errors.
+        self.backend.database().wait_for_programs()?;
+        let store = self.backend.store().ok_or(Error::State)?;
+        let config = self.backend.rebuild_requests().config(store.config(), options);
+        store.prepare_rebuild(&config)?;
+        Ok(config)
     }
 
     /// Takes the store out of the server's hands. The error is the client's reply.
@@ -104,7 +128,7 @@ impl EventLoop {
         };
         Arc::try_unwrap(store).map_err(|store| {
             current.put(Arc::new(Data { database, store: Some(store), positions }));
-            "ERR the program around the server uses the store".into()
+            "ERR the program that runs the server holds a reference to the store".into()
         })
     }
 
@@ -125,50 +149,56 @@ impl EventLoop {
     }
 
     /// Serves a store from now on.
-    fn put_store(&mut self, (store, loaded): Complete, before: Durability) -> Result<()> {
+    fn put_store(&mut self, (store, loaded): Complete) -> Result<()> {
         self.watch_log(&store)?;
         self.backend.current().put(Arc::new(Data::of_store(Arc::new(store))?));
-        self.enter_database(loaded, before)
+        self.backend.rebuild_requests().count_database();
+        self.enter_database(loaded)
     }
 
     /// Gives each connection a session of the present database, and puts programs for it into use.
-    fn enter_database(&mut self, loaded: Option<Loaded>, before: Durability) -> Result<()> {
+    fn enter_database(&mut self, loaded: Option<Loaded>) -> Result<()> {
+        let mut lost = Vec::new();
         for index in 0..self.clients.len() as u32 {
             let Some(client) = self.clients[index as usize].as_mut() else { continue };
             let cookie = client.cookie;
             let dialogue = client.dialogue();
-            let entered = dialogue.enter_database(before);
-            let (session, sync) = (dialogue.session(), dialogue.waits_for_disk());
-            self.table.set_session(index, session, sync);
+            let entered = dialogue.enter_database();
+            let (session, mode) = (dialogue.session(), dialogue.mode());
+            self.table.set_session(index, session, mode);
             let named = match &loaded {
+                _ if entered.is_err() => Ok(()),
                 Some(loaded) => loaded.name_connection(cookie, index, session),
                 None => self.name_connection(cookie, index, session),
             };
             if entered.is_err() || named.is_err() {
-                self.close(index, "it cannot be served by the new database");
+                lost.push(index);
             }
         }
-        match (&self.kernel.programs, loaded) {
-            (Some(programs), Some(loaded)) => programs.enter(loaded),
-            _ => Ok(()),
+        if let (Some(programs), Some(loaded)) = (&self.kernel.programs, loaded) {
+            programs.enter(loaded)?;
         }
+        for index in lost {
+            self.close(index, "it cannot be served by the new database");
+        }
+        Ok(())
     }
 }
 
 /// Rebuilds a store, and loads programs for its database meanwhile. An error has the store with its old configuration, if it could be
 /// opened again.
-fn make(
+fn rebuild_or_restore(
     store: Store,
     config: StoreConfig,
     programs: Option<&Programs>,
 ) -> std::result::Result<Complete, (Error, Option<Complete>)> {
     let old_config = store.config().clone();
-    match attempt(store, config, programs) {
+    match rebuild_with_programs(store, config, programs) {
         Ok(complete) => Ok(complete),
         Err((error, None)) => Err((error, None)),
         Err((error, Some((store, Ok(loaded))))) => Err((error, Some((store, loaded)))),
         // The new database is there, but the kernel refuses the server's programs for it.
-        Err((error, Some((store, Err(()))))) => match attempt(store, old_config, programs) {
+        Err((error, Some((store, Err(()))))) => match rebuild_with_programs(store, old_config, programs) {
             Ok(complete) => Err((error, Some(complete))),
             Err((second, _)) => {
                 tracing::error!(error = %second, "the server cannot go on with the old database");
@@ -181,8 +211,8 @@ fn make(
 /// A store, and the programs for its database unless the kernel has refused them.
 type Attempted = (Store, std::result::Result<Option<Loaded>, ()>);
 
-/// One attempt of [`make`].
-fn attempt(
+/// One attempt of [`rebuild_or_restore`].
+fn rebuild_with_programs(
     store: Store,
     config: StoreConfig,
     programs: Option<&Programs>,
