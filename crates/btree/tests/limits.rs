@@ -37,15 +37,16 @@ fn the_largest_records_come_and_go_in_any_order() {
         // Keys of maximum length. They differ in all bytes or only in the last ones.
         let keys = |n: u64| [vec![(n % 3) as u8; key - 8], common::mixed(n).to_be_bytes().to_vec()].concat();
         let len = |n: u64| record - key + (n % 2) as usize;
-        for n in 0..500 {
+        let records = common::scaled(500) as u64;
+        for n in 0..records {
             assert!(tree.insert(&keys(n), &vec![n as u8; len(n)]).unwrap());
         }
-        assert_eq!(tree.check().unwrap().records, 500);
-        for n in 0..500 {
+        assert_eq!(tree.check().unwrap().records, records);
+        for n in 0..records {
             let value = tree.get(&keys(n), <[u8]>::to_vec).unwrap().unwrap();
             assert!(value.len() == len(n) && value.iter().all(|byte| *byte == n as u8));
         }
-        for n in 0..500 {
+        for n in 0..records {
             assert!(tree.remove(&keys(n)).unwrap());
         }
         assert_eq!(tree.check().unwrap().records, 0);

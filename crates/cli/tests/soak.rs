@@ -50,7 +50,7 @@ const MOST_MORE_THREADS: usize = 4;
 /// A segment takes half of this time to two and a half times of it, so that values of one size can be written in it.
 const SHORTEST_STEP_MS: u64 = 2500;
 /// Measurements after the warm-up; a run on a slow machine continues until it has them.
-const LEAST_SAMPLES: usize = 9;
+const LEAST_SAMPLES: usize = 6;
 
 /// The time within which a server finishes its work in the background.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -65,6 +65,9 @@ fn counter(client: &mut Client, key: &str) -> u64 {
     client.lines(2)[1].parse().unwrap()
 }
 
+/// A client's requests, with the number of times that it has sent them before.
+type Step = fn(&mut Client, u64);
+
 /// Clients that count what they have done, until they are told to stop. Each checks every reply.
 struct Work {
     stop: Arc<AtomicBool>,
@@ -74,7 +77,7 @@ struct Work {
 impl Work {
     fn begin(addr: SocketAddr) -> Work {
         let stop = Arc::new(AtomicBool::new(false));
-        let step: [(&'static str, fn(&mut Client, u64)); 5] = [
+        let step: [(&'static str, Step); 5] = [
             ("single", single),
             ("pipeline", pipeline),
             ("multi", multi),

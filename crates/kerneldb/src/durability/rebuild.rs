@@ -17,7 +17,7 @@ pub struct RebuildError {
     pub error: Error,
     /// The store with its old configuration and all of its data; `None` if it could not be opened again. Then the data directory has
     /// the data.
-    pub store: Option<Store>,
+    pub store: Option<Box<Store>>,
 }
 
 impl Store {
@@ -84,7 +84,7 @@ impl Store {
             (Ok(()), Some(data)) => data.clone(),
             (prepared, _) => {
                 let error = prepared.err().unwrap_or(Error::State);
-                return Err(RebuildError { error, store: Some(self) });
+                return Err(RebuildError { error, store: Some(Box::new(self)) });
             }
         };
         let ts = self.checkpoint_status().last.map_or(0, |info| info.ts);
@@ -117,7 +117,7 @@ impl Store {
                 if let Err(error) = load_libraries(&store, &libraries) {
                     tracing::error!(%error, "procedures are missing");
                 }
-                RebuildError { error, store: Some(store) }
+                RebuildError { error, store: Some(Box::new(store)) }
             }
             Err(second) => {
                 tracing::error!(error = %second, "the store cannot be opened with its old configuration again");

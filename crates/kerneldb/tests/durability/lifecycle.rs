@@ -155,7 +155,7 @@ fn a_rebuild_keeps_the_data() {
         // This is found when the old database is gone.
         let ring = with(|config| config.database.wal_ring_bytes = 1 << 30);
         let failed = refused.store.unwrap().rebuild(ring, &mut |_| ()).unwrap_err();
-        store = failed.store.unwrap();
+        store = *failed.store.unwrap();
         assert_eq!(contents(store.database()), before);
     }
     drop(store);

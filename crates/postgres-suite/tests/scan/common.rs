@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
+use std::{panic, thread};
 
 use bedplate_postgres_suite::extension::{self, Build};
 use bedplate_postgres_suite::plan::{Counters, counters};
@@ -21,16 +22,27 @@ pub const PARALLEL: &str = "set parallel_setup_cost = 0; set parallel_tuple_cost
 /// No plan is parallel.
 pub const SERIAL: &str = "set max_parallel_workers_per_gather = 0";
 
-/// Runs a test with every installation.
-pub fn each_installation(test: impl Fn(&Installation)) {
+/// Runs a test with every installation, with all of them at the same time, because the tests mostly wait.
+pub fn each_installation(test: impl Fn(&Installation) + Sync) {
     let all = Installation::all();
     if all.is_empty() {
         eprintln!("skipped: no PostgreSQL with its headers is installed; `make setup` installs it");
     }
-    for installation in &all {
-        println!("PostgreSQL {}", installation.version);
-        test(installation);
-    }
+    thread::scope(|scope| {
+        let run = |installation| {
+            let test = &test;
+            scope.spawn(move || test(installation))
+        };
+        let threads: Vec<_> = all.iter().map(|installation| (installation, run(installation))).collect();
+        let failed = threads
+            .into_iter()
+            .filter_map(|(installation, thread)| Some((installation, thread.join().err()?)));
+        // The first panic is the test's; the output has all of them.
+        if let Some((installation, panic)) = failed.collect::<Vec<_>>().into_iter().next() {
+            println!("the test has failed with PostgreSQL {}", installation.version);
+            panic::resume_unwind(panic);
+        }
+    });
 }
 
 /// The extension for an installation; none if the tests run without it.

@@ -91,8 +91,10 @@ impl EventLoop {
         self.stop_watching_log();
         let (complete, outcome) = match rebuild_or_restore(store, config, self.kernel.programs.as_deref()) {
             Ok(complete) => (complete, Ok(())),
-            Err((error, Some(complete))) => (complete, Err(reply(error))),
-            Err((error, None)) => return Err(error),
+            Err(failure) => match *failure {
+                (error, Some(complete)) => (complete, Err(reply(error))),
+                (error, None) => return Err(error),
+            },
         };
         if outcome.is_ok() {
             self.backend.server().settings.set_database_options(*options);
@@ -191,32 +193,36 @@ fn rebuild_or_restore(
     store: Store,
     config: StoreConfig,
     programs: Option<&Programs>,
-) -> std::result::Result<Complete, (Error, Option<Complete>)> {
+) -> std::result::Result<Complete, Box<(Error, Option<Complete>)>> {
     let old_config = store.config().clone();
-    match rebuild_with_programs(store, config, programs) {
-        Ok(complete) => Ok(complete),
-        Err((error, None)) => Err((error, None)),
-        Err((error, Some((store, Ok(loaded))))) => Err((error, Some((store, loaded)))),
+    let failed = match rebuild_with_programs(store, config, programs) {
+        Ok(complete) => return Ok(complete),
+        Err(failed) => *failed,
+    };
+    let restored = match failed.left {
+        None => None,
+        Some((store, Some(loaded))) => Some((store, loaded)),
         // The new database is there, but the kernel refuses the server's programs for it.
-        Err((error, Some((store, Err(()))))) => match rebuild_with_programs(store, old_config, programs) {
-            Ok(complete) => Err((error, Some(complete))),
-            Err((second, _)) => {
-                tracing::error!(error = %second, "the server cannot go on with the old database");
-                Err((error, None))
-            }
-        },
-    }
+        Some((store, None)) => rebuild_with_programs(store, old_config, programs)
+            .inspect_err(|second| tracing::error!(error = %second.error, "the server cannot go on with the old database"))
+            .ok(),
+    };
+    Err(Box::new((failed.error, restored)))
 }
 
-/// A store, and the programs for its database unless the kernel has refused them.
-type Attempted = (Store, std::result::Result<Option<Loaded>, ()>);
+/// An attempt that has failed.
+struct Failed {
+    error: Error,
+    /// A store, and the programs for its database unless the kernel has refused them.
+    left: Option<(Store, Option<Option<Loaded>>)>,
+}
 
 /// One attempt of [`rebuild_or_restore`].
 fn rebuild_with_programs(
     store: Store,
     config: StoreConfig,
     programs: Option<&Programs>,
-) -> std::result::Result<Complete, (Error, Option<Attempted>)> {
+) -> std::result::Result<Complete, Box<Failed>> {
     thread::scope(|scope| {
         let mut loading: Option<Loading<'_>> = None;
         let rebuilt = store.rebuild(config, &mut |database| {
@@ -227,10 +233,10 @@ fn rebuild_with_programs(
                 Loading { of, thread: scope.spawn(move || programs.load_for(database)) }
             });
         });
-        let (store, failed) = match rebuilt {
+        let (store, error) = match rebuilt {
             Ok(store) => (store, None),
-            Err(RebuildError { error, store: Some(store) }) => (store, Some(error)),
-            Err(RebuildError { error, store: None }) => return Err((error, None)),
+            Err(RebuildError { error, store: Some(store) }) => (*store, Some(error)),
+            Err(RebuildError { error, store: None }) => return Err(Box::new(Failed { error, left: None })),
         };
         let database = store.database();
         let loaded = match (loading.filter(|loading| Arc::ptr_eq(&loading.of, database)), programs) {
@@ -239,15 +245,16 @@ fn rebuild_with_programs(
             (None, Some(programs)) => programs.load_for(database.clone()).map(Some),
             (None, None) => Ok(None),
         };
-        match (loaded, failed) {
-            (Ok(loaded), None) => Ok((store, loaded)),
-            (Ok(loaded), Some(error)) => Err((error, Some((store, Ok(loaded))))),
-            (Err(error), None) => Err((error, Some((store, Err(()))))),
+        let failed = match (loaded, error) {
+            (Ok(loaded), None) => return Ok((store, loaded)),
+            (Ok(loaded), Some(error)) => Failed { error, left: Some((store, Some(loaded))) },
+            (Err(error), None) => Failed { error, left: Some((store, None)) },
             (Err(second), Some(error)) => {
                 tracing::error!(error = %second, "the programs cannot be loaded again");
-                Err((error, None))
+                Failed { error, left: None }
             }
-        }
+        };
+        Err(Box::new(failed))
     })
 }
 
