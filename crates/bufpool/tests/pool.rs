@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::time::{Duration, Instant};
+
 use bedplate_bufpool::{Error, Kind, PAGE, PageId, Redo, Restart};
 use common::{builder, fill, in_guest, kinds, pool, scaled, version};
 
@@ -131,12 +133,23 @@ fn who_tries_to_read_waits_for_nothing() {
         let (pool, _folder) = pool(kind, 16);
         let ids: Vec<_> = (0..64).map(|_| pool.allocate().unwrap().page()).collect();
         let read = pool.statistics().read;
-        let at_hand = ids.iter().filter(|page| pool.try_optimistic(**page).is_some()).count();
-        assert_eq!((at_hand as u64, pool.statistics().read), (pool.statistics().resident, read));
+        let at_hand = || ids.iter().filter(|page| pool.try_optimistic(**page).is_some()).count() as u64;
+        // The page provider latches a page while it copies it.
+        let started = Instant::now();
+        while at_hand() != pool.statistics().resident {
+            assert!(started.elapsed() < Duration::from_secs(60), "resident pages cannot be read");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(pool.statistics().read, read);
         let held = pool.pin_exclusive(ids[0]).unwrap();
         assert!(pool.try_optimistic(ids[0]).is_none() && pool.try_optimistic(PageId(1 << 40)).is_none());
         drop(held);
-        let seen = pool.try_optimistic(ids[0]).unwrap();
+        let seen = loop {
+            if let Some(seen) = pool.try_optimistic(ids[0]) {
+                break seen;
+            }
+            assert!(started.elapsed() < Duration::from_secs(60), "the page cannot be read");
+        };
         pool.pin_exclusive(ids[0]).unwrap().write(0, &[1]);
         assert!(seen.validate().is_err() && seen.upgrade().is_err());
     }
