@@ -21,8 +21,8 @@ pub struct RebuildError {
 }
 
 impl Store {
-    /// Checks whether the store can be rebuilt with a configuration, as far as that can be known before, and takes a checkpoint unless the last
-    /// one has everything. Others may use the database meanwhile.
+    /// Checks a configuration as far as that is possible before [`Store::rebuild`], and takes a checkpoint unless the last one has
+    /// everything. Others may use the database meanwhile.
     ///
     /// # Errors
     ///

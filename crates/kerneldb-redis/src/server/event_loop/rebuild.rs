@@ -107,7 +107,7 @@ impl EventLoop {
         Ok(outcome)
     }
 
-    /// Checks whether the options can be had, and takes a checkpoint. Nothing has changed yet.
+    /// Checks the options as far as that is possible before the change, and takes a checkpoint.
     fn prepare_rebuild(&self, options: &DatabaseOptions) -> Result<StoreConfig> {
         // The gate has waited for this as well, but it does not report errors.
         self.backend.database().wait_for_programs()?;
