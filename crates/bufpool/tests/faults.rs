@@ -176,6 +176,7 @@ fn fetched_pages_are_in_memory() {
         assert_eq!((pool.statistics().read, pool.statistics().resident), (read, read));
         // Pages in memory are not read again. Absent pages are read, and evict others if necessary.
         for some in ids.chunks(7).chain(ids.chunks(FRAMES)) {
+            let evicted = pool.statistics().evicted;
             pool.fetch(some);
             let fetched = pool.statistics().read;
             for id in some {
@@ -183,7 +184,10 @@ fn fetched_pages_are_in_memory() {
             }
             let statistics = pool.statistics();
             assert!(statistics.resident <= FRAMES as u64 && statistics.read_failed == 0);
-            assert!(some.len() > 7 || statistics.read == fetched, "{kind}: {fetched}, {statistics:?}");
+            // The page provider may evict a page before it is read here.
+            let read_again = statistics.read - fetched;
+            let is_there = read_again <= statistics.evicted - evicted;
+            assert!(some.len() > 7 || is_there, "{kind}: {fetched}, {evicted}, {statistics:?}");
         }
     }
 }
