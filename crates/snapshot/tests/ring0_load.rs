@@ -105,8 +105,11 @@ fn a_snapshot_is_an_exact_prefix_of_writers_that_take_turns() {
     exact(0, 2, 10);
 }
 
+/// Many more than there are at once. A software processor takes a tenth of a second for each.
+const SNAPSHOTS: u64 = 300;
+
 #[test]
-fn a_thousand_snapshots_give_all_frames_back() {
+fn hundreds_of_snapshots_give_all_frames_back() {
     ring0_or_skip!();
     let begin = Instant::now();
     under_load(2, 1, |memory, _| {
@@ -114,7 +117,7 @@ fn a_thousand_snapshots_give_all_frames_back() {
         let idle = memory.statistics().extra_bytes;
         let mut running = std::collections::VecDeque::new();
         let mut most = 0;
-        for _ in 0..1000 {
+        for _ in 0..SNAPSHOTS {
             let task = |view: &View<'_>| view.words().iter().max().unwrap().to_le_bytes().to_vec();
             running.push_back(memory.spawn(task).unwrap());
             most = most.max(memory.statistics().extra_bytes);
@@ -125,11 +128,11 @@ fn a_thousand_snapshots_give_all_frames_back() {
         running.into_iter().for_each(|snapshot| drop(snapshot.join().unwrap()));
         memory.settle();
         let after = memory.statistics();
-        assert_eq!((after.snapshots, after.active), (1000, 0));
+        assert_eq!((after.snapshots, after.active), (SNAPSHOTS, 0));
         assert!(after.pages_copied > 0 && most > idle, "nothing was copied");
         assert_eq!(after.extra_bytes, idle, "frames are lost");
     });
-    println!("1000 snapshots in {:?}", begin.elapsed());
+    println!("{SNAPSHOTS} snapshots in {:?}", begin.elapsed());
 }
 
 #[test]

@@ -378,7 +378,7 @@ pub fn administration(segment: &Segment, mut random: Random) -> Result {
                 ensure!(done == [1, 0], "WAITAOF gives {done:?}");
             }
             // The reply is an error while transactions of others stay open.
-            4 if random.below(20) == 0 => {
+            4 if random.below(80) == 0 => {
                 // With fewer versions, a checkpoint is in the way of writers.
                 let versions = 4 + random.below(5);
                 let set = redis::cmd("CONFIG")
