@@ -15,14 +15,13 @@ tests=$(cargo test --locked --workspace --no-run --message-format=json-render-di
 # Tests of the code that calls the kernel: ring 0 and KVM, userfaultfd, io_uring, mappings. A name may be a pattern.
 interface_tests=(
   'ring0/*' 'snapshot/ring0_*' snapshot/engines snapshot/growth
-  bufpool/pool bufpool/threads bufpool/ring0 bufpool/prefetch bufpool/waiting bufpool/limits
-  btree/threads btree/ahead scan/stamps
+  bufpool/pool bufpool/ring0 bufpool/prefetch bufpool/waiting bufpool/limits scan/stamps
 )
 # Tests of the code that calls the kernel by that code only. They need ring 0, and run on one kernel.
 library_tests=(
   snapshot/region_model snapshot/handles snapshot/changes snapshot/walks snapshot/heap
-  bufpool/replacement bufpool/faults bufpool/crash bufpool/fsync bufpool/damage bufpool/log bufpool/model
-  btree/limits btree/crash
+  bufpool/threads bufpool/replacement bufpool/faults bufpool/crash bufpool/fsync bufpool/damage bufpool/log bufpool/model
+  btree/threads btree/ahead btree/limits btree/crash
 )
 # Tests that also run with one processor, because a thread that waits must leave the processor to others.
 one_processor_tests=(bufpool/waiting bufpool/limits)
