@@ -106,6 +106,26 @@ static __always_inline struct srv_conn *srv_conn_of(struct __sk_buff *skb, __u32
 	return SRV_LOOKUP(srv_conns, *idx);
 }
 
+/* Counts a packet that has arrived. */
+static __always_inline void srv_count_packet(struct srv_conn *conn, __u32 len)
+{
+	struct srv_stats *stats = srv_count();
+
+	conn->last_ns = bpf_ktime_get_coarse_ns();
+	if (stats) {
+		stats->packets++;
+		stats->bytes += len;
+	}
+}
+
+/* Counts a packet that was passed to the event loop. It is the last thing that a run does with the connection. */
+static __always_inline void srv_end_passed(struct srv_conn *conn, __u32 len)
+{
+	srv_count_passed(len);
+	barrier();
+	*(volatile __u64 *)&conn->bytes_in = conn->bytes_in + len;
+}
+
 #define SRV_PASSED 0xffffffffu /* result of srv_take(): the packet is the event loop's */
 
 /*
@@ -122,11 +142,7 @@ __noinline __u32 srv_take(struct __sk_buff *skb)
 
 	if (!conn || conn->broken || !len)
 		return 0;
-	conn->last_ns = bpf_ktime_get_coarse_ns();
-	if (stats) {
-		stats->packets++;
-		stats->bytes += len;
-	}
+	srv_count_packet(conn, len);
 	if (srv_pass_in_turn(conn, len))
 		goto passed;
 	if (len > SRV_CARRIER_MAX || conn->queued - conn->sent >= SRV_FIFO)
@@ -155,31 +171,22 @@ __noinline __u32 srv_take(struct __sk_buff *skb)
 pass:
 	srv_begin_turn(conn, idx, len);
 passed:
-	srv_count_passed(len);
-	barrier();
-	*(volatile __u64 *)&conn->bytes_in = conn->bytes_in + len;
+	srv_end_passed(conn, len);
 	return SRV_PASSED;
 }
 
 /* Receives a packet while there is no database: passes it to the event loop. This needs no arena. */
 static __always_inline int srv_receive_paused(struct __sk_buff *skb)
 {
-	struct srv_stats *stats = srv_count();
 	__u32 idx = 0, len = skb->len;
 	struct srv_conn *conn = srv_conn_of(skb, &idx);
 
 	if (!conn || conn->broken || !len)
 		return SK_DROP;
-	conn->last_ns = bpf_ktime_get_coarse_ns();
-	if (stats) {
-		stats->packets++;
-		stats->bytes += len;
-	}
+	srv_count_packet(conn, len);
 	if (!srv_pass_in_turn(conn, len))
 		srv_begin_turn(conn, idx, len);
-	srv_count_passed(len);
-	barrier();
-	*(volatile __u64 *)&conn->bytes_in = conn->bytes_in + len;
+	srv_end_passed(conn, len);
 	return SK_PASS;
 }
 

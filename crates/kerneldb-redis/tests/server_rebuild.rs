@@ -1,23 +1,24 @@
 //! Changes of the database's options while clients work: no request fails, and no data is lost.
 
 mod common;
+mod rebuild;
 mod server;
 
-use std::net::SocketAddr;
-use std::path::Path;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use bedplate_kerneldb::testing::SimulatedDisk;
-use bedplate_kerneldb::wal::WalConfig;
-use bedplate_kerneldb::{ACCOUNTS, Config, Durability, EngineKind, HandlerTarget, Store, StoreConfig, sdk};
-use bedplate_kerneldb_redis::server::{Server, ServerConfig, ServerHandle};
+use bedplate_kerneldb::{ACCOUNTS, Config, Durability, EngineKind, HandlerTarget, StoreConfig, sdk};
+use bedplate_kerneldb_redis::server::{Server, ServerConfig};
 use common::{can_run, small};
-use server::{Client, Random, config, no_checkpoints, start, ways, words};
+use rebuild::work::{Work, check};
+use rebuild::{change, open, scan, serve, started, stop, store_config};
+use server::{Client, Random, config, start, ways, words};
 
-/// Options for two connections' work and more, each of which differs from the one before.
+/// Options, each of which differs from the ones before.
 const CHANGES: [&str; 8] = [
     "versions 8",
     "maxmemory 128mb",
@@ -28,149 +29,6 @@ const CHANGES: [&str; 8] = [
     "wal-ring-bytes 1mb",
     "appendfsync everysec versions 1",
 ];
-
-fn store_config(durability: Durability) -> StoreConfig {
-    StoreConfig {
-        database: Config { wal_ring_bytes: 512 << 10, ..small() },
-        wal: Some(WalConfig { durability, ..WalConfig::default() }),
-        checkpoint: no_checkpoints(),
-        ..StoreConfig::default()
-    }
-}
-
-fn open(dir: &Path, config: StoreConfig) -> Store {
-    Store::open(config, dir, &mut |_| {}).unwrap().0
-}
-
-fn serve(store: Store, config: ServerConfig) -> ServerHandle {
-    Server::start(Arc::new(store), config).unwrap()
-}
-
-/// Stops a server as `bedplate kv serve` does.
-fn stop(server: ServerHandle) {
-    let store = server.store();
-    server.shutdown().unwrap();
-    store.get().unwrap().close(true).unwrap();
-}
-
-/// Asks for a change; returns the reply.
-fn change(admin: &mut Client, options: &str) -> String {
-    admin.send(&words(&format!("CONFIG SET {options}")));
-    admin.lines(1).remove(0)
-}
-
-/// The value of a counter that clients see.
-fn counter(client: &mut Client, key: &str) -> u64 {
-    client.send(&words(&format!("GET {key}")));
-    client.lines(2)[1].parse().unwrap()
-}
-
-/// A client's requests, with the number of times that it has sent them before.
-type Step = fn(&mut Client, u64);
-
-/// Clients that count what they have done, until they are told to stop. Each checks every reply.
-struct Work {
-    stop: Arc<AtomicBool>,
-    threads: Vec<(&'static str, thread::JoinHandle<u64>)>,
-}
-
-impl Work {
-    fn begin(addr: SocketAddr) -> Work {
-        let stop = Arc::new(AtomicBool::new(false));
-        let step: [(&'static str, Step); 5] = [
-            ("single", single),
-            ("pipeline", pipeline),
-            ("multi", multi),
-            ("interactive", interactive),
-            ("resp3", resp3),
-        ];
-        let threads = step
-            .into_iter()
-            .map(|(name, step)| {
-                let stop = stop.clone();
-                let body = move || {
-                    let mut client = Client::new(addr);
-                    if name == "resp3" {
-                        client.hello(3);
-                    }
-                    let mut done = 0;
-                    while !stop.load(Ordering::Relaxed) {
-                        step(&mut client, done);
-                        done += 1;
-                    }
-                    done
-                };
-                (name, thread::spawn(body))
-            })
-            .collect();
-        Work { stop, threads }
-    }
-
-    /// Ends the work; returns how often each kind was done.
-    fn end(self) -> Vec<(&'static str, u64)> {
-        self.stop.store(true, Ordering::Relaxed);
-        self.threads.into_iter().map(|(name, thread)| (name, thread.join().unwrap())).collect()
-    }
-}
-
-/// The kernel answers all of these, one at a time.
-fn single(c: &mut Client, i: u64) {
-    if i > 0 {
-        c.ask("GET single", &format!("${}\r\n{i}", i.to_string().len()));
-    }
-    c.ask(&format!("SET single {}", i + 1), "+OK");
-}
-
-/// The kernel answers some of these, and the event loop answers others.
-fn pipeline(c: &mut Client, i: u64) {
-    let mut input = Vec::new();
-    let mut output = Vec::new();
-    for n in 0..8 {
-        input.extend(words("INCR pipeline8"));
-        output.extend(format!(":{}\r\n", 8 * i + n + 1).bytes());
-        input.extend(words(&format!("SET p{n} {i}")));
-        output.extend(b"+OK\r\n");
-    }
-    input.extend(words("INCR pipeline"));
-    output.extend(format!(":{}\r\n", i + 1).bytes());
-    c.send(&input);
-    c.expect(&output);
-}
-
-fn multi(c: &mut Client, i: u64) {
-    c.ask("WATCH multi", "+OK");
-    c.ask("MULTI", "+OK");
-    c.ask(&format!("SET multi {}", i + 1), "+QUEUED");
-    c.ask("INCR multi2", "+QUEUED");
-    c.ask("EXEC", &format!("*2\r\n+OK\r\n:{}", i + 1));
-}
-
-fn interactive(c: &mut Client, i: u64) {
-    c.ask("BEGIN", "+OK");
-    c.ask("INCR interactive", &format!(":{}", i + 1));
-    thread::sleep(Duration::from_millis(1));
-    c.ask("INCR interactive2", &format!(":{}", i + 1));
-    c.ask("COMMIT", "+OK");
-}
-
-fn resp3(c: &mut Client, i: u64) {
-    c.ask("GET never", "_");
-    c.ask("INCR resp3", &format!(":{}", i + 1));
-}
-
-/// Checks what the work has left.
-fn check(client: &mut Client, done: &[(&'static str, u64)]) {
-    for &(name, count) in done {
-        assert!(count > 0, "{name} did nothing");
-        assert_eq!(counter(client, name), count, "{name}");
-        match name {
-            "multi" => assert_eq!(counter(client, "multi2"), count),
-            "interactive" => assert_eq!(counter(client, "interactive2"), count),
-            "pipeline" => assert_eq!(counter(client, "pipeline8"), 8 * count),
-            _ => {}
-        }
-    }
-}
 
 /// Changes options under work, checks each, and restarts the server at the end.
 fn change_under_work(database: Config, server: ServerConfig, changes: &[&str]) {
@@ -268,8 +126,7 @@ fn watches_hold_over_a_change() {
     if !can_run() {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
-    let running = serve(open(dir.path(), store_config(Durability::Async)), config());
+    let (_dir, running) = started();
     let client = || Client::new(running.local_addr());
     let (mut admin, mut same, mut changed, mut absent, mut late) =
         (client(), client(), client(), client(), client());
@@ -306,19 +163,15 @@ fn a_scan_goes_on_over_changes() {
     if !can_run() {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
-    let running = serve(open(dir.path(), store_config(Durability::Async)), config());
+    let (_dir, running) = started();
     let (mut admin, mut scanner) = (Client::new(running.local_addr()), Client::new(running.local_addr()));
     for i in 0..2000 {
         admin.ask(&format!("SET key{i} {i}"), "+OK");
     }
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     let (mut cursor, mut calls) = ("0".to_owned(), 0);
     loop {
-        scanner.send(&words(&format!("SCAN {cursor} COUNT 10")));
-        cursor = scanner.lines(3).remove(2);
-        let count: usize = scanner.lines(1)[0][1..].parse().unwrap();
-        seen.extend((0..count).map(|_| scanner.lines(2).remove(1)));
+        cursor = scan(&mut scanner, &cursor, 10, &mut seen);
         calls += 1;
         if calls == 5 || calls == 10 {
             let options = if calls == 5 { "maxmemory 128mb" } else { "maxmemory 64mb" };
@@ -340,8 +193,7 @@ fn a_flush_is_not_cut_in_two() {
     if !can_run() {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
-    let running = serve(open(dir.path(), store_config(Durability::Async)), config());
+    let (_dir, running) = started();
     let (mut admin, mut flusher) = (Client::new(running.local_addr()), Client::new(running.local_addr()));
     for round in 0..4 {
         let keys: Vec<u8> = (0..5000).flat_map(|i| words(&format!("SET key{i} {i}"))).collect();
@@ -362,15 +214,14 @@ fn an_open_transaction_is_not_cut_off() {
     if !can_run() {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
-    let running = serve(open(dir.path(), store_config(Durability::Async)), config());
+    let (_dir, running) = started();
     let client = || Client::new(running.local_addr());
     let (mut admin, mut holder, mut other) = (client(), client(), client());
     holder.ask("BEGIN", "+OK");
     holder.ask("SET held 1", "+OK");
     let start = Instant::now();
     admin.send(&words("CONFIG SET versions 8"));
-    // What begins now waits, and what has begun goes on.
+    // A command that begins a transaction waits, and the open transaction goes on.
     thread::sleep(Duration::from_millis(100));
     other.send(&words("SET waits 1"));
     holder.ask("SET held 2", "+OK");
@@ -436,8 +287,7 @@ fn a_chosen_durability_stays() {
     if !can_run() {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
-    let running = serve(open(dir.path(), store_config(Durability::Async)), config());
+    let (_dir, running) = started();
     let client = || Client::new(running.local_addr());
     let (mut admin, mut chooser, mut other) = (client(), client(), client());
     chooser.ask("BEDPLATE DURABILITY SYNC", "+OK");
@@ -475,8 +325,7 @@ fn a_failed_transaction_is_no_open_one() {
     if !can_run() {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
-    let running = serve(open(dir.path(), store_config(Durability::Async)), config());
+    let (_dir, running) = started();
     let client = || Client::new(running.local_addr());
     let (mut admin, mut holder, mut failed) = (client(), client(), client());
     holder.ask("BEGIN", "+OK");
@@ -509,8 +358,7 @@ fn clients_come_and_go_while_a_change_waits() {
     if !can_run() {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
-    let running = serve(open(dir.path(), store_config(Durability::Async)), config());
+    let (dir, running) = started();
     let client = || Client::new(running.local_addr());
     let (mut admin, mut holder, mut leaver) = (client(), client(), client());
     leaver.ask("PING", "+PONG");
@@ -560,11 +408,8 @@ fn a_refused_option_changes_nothing() {
         client.send(&words(&format!("SET key{i} {value}")));
         client.expect(b"+OK\r\n");
     }
-    client.send(&words("SCAN 0 COUNT 10"));
-    let cursor = client.lines(3).remove(2);
-    let count: usize = client.lines(1)[0][1..].parse().unwrap();
-    let mut seen: std::collections::BTreeSet<String> =
-        (0..count).map(|_| client.lines(2).remove(1)).collect();
+    let mut seen = BTreeSet::new();
+    let mut cursor = scan(&mut client, "0", 10, &mut seen);
     for (options, reason) in [
         // 36 MB do not fit.
         ("maxmemory 16mb", "which do not fit into 16777216 bytes"),
@@ -593,12 +438,8 @@ fn a_refused_option_changes_nothing() {
     admin.ask("CONFIG GET versions", "*2\r\n$8\r\nversions\r\n$1\r\n4");
     admin.ask("CONFIG GET maxmemory", "*2\r\n$9\r\nmaxmemory\r\n$8\r\n67108864");
     client.ask("DBSIZE", ":600");
-    let mut cursor = cursor;
     while cursor != "0" {
-        client.send(&words(&format!("SCAN {cursor} COUNT 100")));
-        cursor = client.lines(3).remove(2);
-        let count: usize = client.lines(1)[0][1..].parse().unwrap();
-        seen.extend((0..count).map(|_| client.lines(2).remove(1)));
+        cursor = scan(&mut client, &cursor, 100, &mut seen);
     }
     assert_eq!(seen.len(), 600);
     drop((admin, client));

@@ -331,16 +331,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
     let served = server.wait();
     stops.end();
-    // If there is no store, the server could not open it again after a change of the database's options.
-    if let Some(store) = store.get() {
+    let closed = match store.get() {
         // Without a log, only a last checkpoint keeps the data.
-        let last = store.durability() == Durability::Off && store.data_dir().is_some();
-        let closed = store.close(last);
-        served?;
-        closed?;
-    } else {
-        served?;
-    }
+        Some(store) => store.close(store.durability() == Durability::Off && store.data_dir().is_some()),
+        // The server could not open it again after a change of the database's options.
+        None => Ok(()),
+    };
+    served?;
+    closed?;
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
 }

@@ -160,7 +160,7 @@ fn write_section<S: Operators, V: Services>(
             text.line("snapshot_grace_ms", timeouts.snapshot_grace_ms.load(Relaxed));
             text.line("scan_grace_ms", timeouts.scan_grace_ms.load(Relaxed));
             text.line("transaction_bytes_max", bedplate_kerneldb::limits::TX_BYTES_MAX);
-            text.line("database_rebuilds", services.rebuild_count());
+            text.line("database_rebuilds", services.rebuilds());
             for (name, value) in services.statistics() {
                 text.line(name, value);
             }

@@ -34,7 +34,7 @@ const STEP: u64 = 4096;
 /// positions, because the kernel passes over empty buckets by itself.
 const SCAN_POSITIONS: u64 = 1 << 16;
 
-/// Bits of a cursor that are a scan position. The bits above are the generation ([`Services::scan_generation`]).
+/// Bits of a cursor that are a scan position. The bits above are the generation ([`Services::rebuilds`]).
 const POSITION_BITS: u32 = 40;
 /// Bits of the generation that a cursor has, so that cursors are positive for clients that take them for signed numbers.
 const GENERATION_BITS: u32 = 22;
@@ -79,7 +79,7 @@ pub(super) fn scan<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Arg
         }
         i += 2;
     }
-    let (positions, generation) = (ctx.services.positions(), ctx.services.scan_generation());
+    let (positions, generation) = (ctx.services.positions(), ctx.services.rebuilds());
     let from = position_of(cursor, generation);
     let end = from.saturating_add(SCAN_POSITIONS).min(positions);
     let now_ms = ctx.now_ms;

@@ -228,13 +228,8 @@ pub trait Services {
     /// Number of scan positions. A key's position does not change while it exists, until the database is rebuilt.
     fn positions(&self) -> u64;
 
-    /// A number that changes when keys get other scan positions, because another database holds them.
-    fn scan_generation(&self) -> u64 {
-        0
-    }
-
-    /// Number of times that the database was rebuilt with other options.
-    fn rebuild_count(&self) -> u64 {
+    /// Number of databases that have held the data before the present one. Keys have other scan positions in each.
+    fn rebuilds(&self) -> u64 {
         0
     }
 

@@ -186,12 +186,8 @@ impl Services for Backend {
         self.data.get().positions
     }
 
-    fn scan_generation(&self) -> u64 {
-        self.rebuilds.generation()
-    }
-
-    fn rebuild_count(&self) -> u64 {
-        self.rebuilds.done()
+    fn rebuilds(&self) -> u64 {
+        self.rebuilds.count()
     }
 
     fn draw_position(&self, random: u64) -> Result<u64> {

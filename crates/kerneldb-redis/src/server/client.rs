@@ -14,7 +14,7 @@ use std::time::Instant;
 use rustix::event::epoll::EventFlags;
 
 use super::dialogue::Dialogue;
-use super::event_loop::NO_ENDS;
+use super::ends::NO_ENDS;
 use super::layout::srv_peer;
 use super::table::ConnSlot;
 use super::turn::Turn;

@@ -14,7 +14,7 @@ mod tests;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -28,8 +28,8 @@ use super::activity::Activity;
 use super::backend::Backend;
 use super::client::{Awaiting, Client, Outcome};
 use super::dialogue::Dialogue;
+use super::ends::{NO_ENDS, ends_key, ends_of};
 use super::kernel_side::KernelSide;
-use super::layout::srv_peer;
 use super::listener::{self, Listener};
 use super::signals::Signals;
 use super::stats::Counters;
@@ -202,9 +202,8 @@ impl EventLoop {
         if let Some(Reverse((at, ..))) = self.timers.peek() {
             until = until.min(*at);
         }
-        if self.backend.server().shutdown.is_under_way()
-            || self.backend.rebuild_requests().request().is_some()
-        {
+        let server = self.backend.server();
+        if server.shutdown.is_under_way() || server.clients.is_paused_for_rebuild() {
             until = until.min(now + PENDING_POLL);
         }
         let wait = until.saturating_duration_since(now);
@@ -560,34 +559,6 @@ impl Drop for EventLoop {
             tracing::error!(buffers, "buffers leaked");
         }
     }
-}
-
-/// No connection has these.
-pub(super) const NO_ENDS: srv_peer =
-    srv_peer { client_ip: [0; 4], server_ip: [0; 4], client_port: 0, server_port: 0, _pad: 0 };
-
-/// The ends of a connection as the programs know them: IPv4 addresses in their IPv6 form.
-fn ends_of(client: SocketAddr, server: SocketAddr) -> srv_peer {
-    let words = |ip: IpAddr| {
-        let octets = match ip {
-            IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
-            IpAddr::V6(ip) => ip.octets(),
-        };
-        std::array::from_fn(|i| u32::from_ne_bytes(octets[4 * i..4 * i + 4].try_into().expect("4 bytes")))
-    };
-    srv_peer {
-        client_ip: words(client.ip()),
-        server_ip: words(server.ip()),
-        client_port: client.port(),
-        server_port: server.port(),
-        _pad: 0,
-    }
-}
-
-/// The ends of a connection as a key of the map.
-fn ends_key(ends: &srv_peer) -> [u8; size_of::<srv_peer>()] {
-    // SAFETY: integers without implicit padding, all of them initialized.
-    unsafe { std::mem::transmute(*ends) }
 }
 
 fn broken_reason(why: u32) -> &'static str {

@@ -15,7 +15,7 @@
 //!
 //! `layout` (shared with the programs), `maps` and `programs` (load, attach, reload), both of them in `kernel_side`, `table` (the
 //! shared connection table), `turn` (which side answers), `signals` (which connections to look at),
-//! `listener`, `local` (the fast path of local clients), `client` (one connection),
+//! `listener`, `local` (the fast path of local clients), `ends` (of connections), `client` (one connection),
 //! `event_loop` (the thread), `dialogue` and `backend` (the seam to the command layer
 //! and to the database), `data` (the database behind the server) and `rebuild` (its change to one with other options), `workers` (scheduling of the kernel's senders), `activity` and `idle` (the load that decides it),
 //! `admin_tasks` (checkpoints, verifications and libraries), `gate` (pauses), `wake`, `stats`,
@@ -29,6 +29,7 @@ mod config;
 mod data;
 mod descriptors;
 mod dialogue;
+mod ends;
 mod event_loop;
 mod gate;
 mod idle;

@@ -273,8 +273,8 @@ impl Programs {
     /// Takes the programs out of use and lets go of their database. All packets are passed to the event loop from now on. The caller
     /// has closed the gate, so no program works on the database. After an error the programs are still in use.
     pub(super) fn leave(&self) -> Result<()> {
-        let mut place = self.loaded();
-        let Some(loaded) = &*place else { return Ok(()) };
+        let mut current = self.loaded();
+        let Some(loaded) = &*current else { return Ok(()) };
         let paused = loaded.object(&SERVER, 0)?.program("srv_verdict_paused")?;
         put(self.maps.get("srv_verdicts"), 0, &paused)?;
         for path in [&SERVER, &LOCAL] {
@@ -283,7 +283,7 @@ impl Programs {
             (0..jumps.max_entries()).for_each(|index| drop(jumps.delete(&index.to_ne_bytes())));
         }
         let _ = self.maps.get("srv_senders").delete(&LOCAL_SENDER.to_ne_bytes());
-        *place = None;
+        *current = None;
         Ok(())
     }
 
@@ -296,8 +296,8 @@ impl Programs {
             return Ok(());
         };
         let mut new = self.complete(database, constants, None, Vec::new())?;
-        let mut place = self.loaded();
-        if let Some(old) = place.as_mut().filter(|old| Arc::ptr_eq(&old.database, &new.database)) {
+        let mut current = self.loaded();
+        if let Some(old) = current.as_mut().filter(|old| Arc::ptr_eq(&old.database, &new.database)) {
             new.call_returns = old.call_returns.take();
             let activated = self.activate(&new);
             if activated.is_err() {

@@ -21,12 +21,11 @@ pub(super) struct Request {
     ticket: Arc<AdminTaskTicket>,
 }
 
-/// The request, if there is one, and the number of those that were fulfilled.
+/// The request, if there is one, and the number of databases so far.
 #[derive(Default)]
 pub(super) struct Rebuilds {
     request: Mutex<Option<Request>>,
-    done: AtomicU64,
-    generation: AtomicU64,
+    count: AtomicU64,
     /// The configuration of a log that is switched on: that of the last log, or the one of the server's configuration.
     wal: Mutex<Option<WalConfig>>,
 }
@@ -60,26 +59,18 @@ impl Rebuilds {
     /// Ends the present request.
     pub(super) fn finish(&self, result: AdminTaskResult) {
         if let Some(request) = lock(&self.request).take() {
-            if result.is_ok() {
-                self.done.fetch_add(1, Ordering::Relaxed);
-            }
             request.ticket.finish(result);
         }
     }
 
-    /// Number of requests that were fulfilled.
-    pub(super) fn done(&self) -> u64 {
-        self.done.load(Ordering::Relaxed)
-    }
-
-    /// Another database holds the data, with the options that were asked for or with the old ones.
+    /// Another database holds the data from now on, with the options of the request or with the old ones.
     pub(super) fn count_database(&self) {
-        self.generation.fetch_add(1, Ordering::Relaxed);
+        self.count.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Number of databases before the present one.
-    pub(super) fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Relaxed)
+    pub(super) fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
     }
 
     /// The configuration for some options, which differs from the present one in nothing else. A database has as many partitions
@@ -117,10 +108,10 @@ mod tests {
         let first = rebuilds.submit(DatabaseOptions::default()).unwrap();
         assert!(rebuilds.submit(DatabaseOptions::default()).unwrap_err().contains("already"));
         rebuilds.finish(Err("ERR no".into()));
-        assert_eq!((first.result(), rebuilds.done()), (Some(&Err("ERR no".into())), 0));
+        assert_eq!(first.result(), Some(&Err("ERR no".into())));
         let second = rebuilds.submit(DatabaseOptions::default()).unwrap();
         rebuilds.finish(Ok(String::new()));
-        assert_eq!((second.result(), rebuilds.done()), (Some(&Ok(String::new())), 1));
+        assert_eq!(second.result(), Some(&Ok(String::new())));
         assert!(rebuilds.request().is_none());
     }
 

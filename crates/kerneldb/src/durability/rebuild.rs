@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::recovery::RecoveryOptions;
 use super::store::{Store, StoreConfig};
 use crate::{Database, EngineKind, Error, Result};
 
@@ -65,7 +66,8 @@ impl Store {
     ///
     /// The caller has ended all sessions, and holds no other reference to the database: the old memory is to be free before the new
     /// database is filled. `created` is called with each new database before it is filled, as by
-    /// [`Store::open_with`]. The time is that of [`Store::prepare_rebuild`] and of a recovery.
+    /// [`Store::open_with`]. The new store's recovery is not forced ([`RecoveryOptions::force`]). The time is that of
+    /// [`Store::prepare_rebuild`] and of a recovery.
     ///
     /// # Errors
     ///
@@ -95,18 +97,17 @@ impl Store {
             tracing::warn!(%error, "closing the log");
         }
         drop(self);
-        let mut open = |mut config: StoreConfig| -> Result<Store> {
-            // The database had all of the data, so a recovery that gives a part up is not one.
-            let force = std::mem::replace(&mut config.recovery.force, false);
-            let (mut store, report) = Store::open_in(config, data.clone(), &mut |_| (), created)?;
-            if report.recovered_ts < ts {
-                return Err(Error::Corrupt(format!(
-                    "the last commit has timestamp {ts}, and only {} was read",
+        let mut open = |config: StoreConfig| -> Result<Store> {
+            // The database had all of the data, so a recovery must not give a part up.
+            let config = StoreConfig { recovery: RecoveryOptions { force: false }, ..config };
+            let (store, report) = Store::open_in(config, data.clone(), &mut |_| (), created)?;
+            match report.recovered_ts < ts {
+                false => Ok(store),
+                true => Err(Error::Corrupt(format!(
+                    "the last commit has timestamp {ts}, and recovery has found {} only",
                     report.recovered_ts
-                )));
+                ))),
             }
-            store.set_force_recovery(force);
-            Ok(store)
         };
         let opened = open(config).and_then(|store| {
             load_libraries(&store, &libraries)?;

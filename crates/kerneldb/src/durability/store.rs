@@ -110,8 +110,7 @@ impl Store {
         created: &mut dyn FnMut(&Arc<Database>),
     ) -> Result<(Store, RecoveryReport)> {
         config.checkpoint.check()?;
-        let kept = config.clone();
-        let database_config = config.database_config();
+        let (kept, database_config) = (config.clone(), config.database_config());
         files::discard(&*data.checkpoint);
         let sources =
             Sources { database_id: &data.id, checkpoint: &*data.checkpoint, wal: &*data.wal, repair: true };
@@ -223,10 +222,6 @@ impl Store {
     /// The data directory; `None` for [`Store::in_memory`].
     pub fn data_dir(&self) -> Option<&Path> {
         self.data.as_ref().map(DataDir::path)
-    }
-
-    pub(super) fn set_force_recovery(&mut self, force: bool) {
-        self.config.recovery.force = force;
     }
 
     pub(super) fn owned_data(&self) -> Option<&DataDir> {

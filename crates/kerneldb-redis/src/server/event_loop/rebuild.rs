@@ -55,7 +55,7 @@ impl EventLoop {
         }
         self.pause_for_rebuild(false);
         self.backend.rebuild_requests().finish(result.map(|()| String::new()));
-        // What clients have sent meanwhile has not been read, so that they would seem to be idle.
+        // The event loop has not read what clients sent meanwhile, so a sweep would take them for idle ones.
         self.next_sweep = Instant::now() + SWEEP_INTERVAL;
         Ok(())
     }

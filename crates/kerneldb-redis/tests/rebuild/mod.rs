@@ -1,0 +1,67 @@
+//! A server on a data directory whose options change, and what its tests ask it.
+
+pub mod work;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use bedplate_kerneldb::wal::WalConfig;
+use bedplate_kerneldb::{Config, Durability, Store, StoreConfig};
+use bedplate_kerneldb_redis::server::{Server, ServerConfig, ServerHandle};
+use tempfile::TempDir;
+
+use crate::common::small;
+use crate::server::{Client, config, no_checkpoints, words};
+
+pub fn store_config(durability: Durability) -> StoreConfig {
+    StoreConfig {
+        database: Config { wal_ring_bytes: 512 << 10, ..small() },
+        wal: Some(WalConfig { durability, ..WalConfig::default() }),
+        checkpoint: no_checkpoints(),
+        ..StoreConfig::default()
+    }
+}
+
+pub fn open(dir: &Path, config: StoreConfig) -> Store {
+    Store::open(config, dir, &mut |_| {}).unwrap().0
+}
+
+pub fn serve(store: Store, config: ServerConfig) -> ServerHandle {
+    Server::start(Arc::new(store), config).unwrap()
+}
+
+/// A server on a new data directory.
+pub fn started() -> (TempDir, ServerHandle) {
+    let dir = tempfile::tempdir().unwrap();
+    let running = serve(open(dir.path(), store_config(Durability::Async)), config());
+    (dir, running)
+}
+
+/// Stops a server as `bedplate kv serve` does.
+pub fn stop(server: ServerHandle) {
+    let store = server.store();
+    server.shutdown().unwrap();
+    store.get().unwrap().close(true).unwrap();
+}
+
+/// Asks for a change; returns the reply.
+pub fn change(admin: &mut Client, options: &str) -> String {
+    admin.send(&words(&format!("CONFIG SET {options}")));
+    admin.lines(1).remove(0)
+}
+
+/// The value of a counter that clients see.
+pub fn counter(client: &mut Client, key: &str) -> u64 {
+    client.send(&words(&format!("GET {key}")));
+    client.lines(2)[1].parse().unwrap()
+}
+
+/// One SCAN: adds the keys to `seen`, and returns the cursor to continue with.
+pub fn scan(client: &mut Client, cursor: &str, count: u32, seen: &mut BTreeSet<String>) -> String {
+    client.send(&words(&format!("SCAN {cursor} COUNT {count}")));
+    let next = client.lines(3).remove(2);
+    let keys: usize = client.lines(1)[0][1..].parse().unwrap();
+    seen.extend((0..keys).map(|_| client.lines(2).remove(1)));
+    next
+}
