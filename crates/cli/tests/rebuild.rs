@@ -27,9 +27,13 @@ fn data_maps(process: u32) -> BTreeSet<String> {
 /// The old database's maps leave the kernel, and the server has as many descriptors and threads as before.
 #[test]
 fn the_old_database_leaves_the_kernel() {
-    for options in
-        [&["--local-fast-path"][..], &["--no-kernel-path"], &["--engine", "hash-map"], &["--partitions", "2"]]
-    {
+    for options in [
+        &["--local-fast-path"][..],
+        &["--no-kernel-path"],
+        &["--engine", "hash-map"],
+        &["--partitions", "2"],
+        &["--in-memory"],
+    ] {
         let data = tempfile::tempdir().unwrap();
         let server = Server::start(data.path(), options);
         let mut connection = server.connect();

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bedplate_kerneldb::testing::SimulatedDisk;
-use bedplate_kerneldb::{ACCOUNTS, Config, Durability, EngineKind, HandlerTarget, StoreConfig, sdk};
+use bedplate_kerneldb::{ACCOUNTS, Config, Durability, EngineKind, HandlerTarget, Store, StoreConfig, sdk};
 use bedplate_kerneldb_redis::server::{Server, ServerConfig};
 use common::{can_run, small};
 use rebuild::work::{Work, check};
@@ -108,6 +108,38 @@ fn options_of_hash_maps_change_while_clients_work() {
         config(),
         &["versions 8", "maxmemory 96mb", "appendonly no", "appendonly yes"],
     );
+}
+
+/// A store without a data directory keeps the data in memory, and has no log.
+#[test]
+fn options_of_a_database_in_memory_change_while_clients_work() {
+    if !can_run() {
+        return;
+    }
+    for engine in [EngineKind::Arena, EngineKind::HashMap] {
+        let database = Config { engine, ..small() };
+        let running = serve(Store::in_memory(database).unwrap(), config());
+        let mut admin = Client::new(running.local_addr());
+        admin.ask("SET expiring v EX 1000", "+OK");
+        let work = Work::begin(running.local_addr());
+        for options in ["versions 8", "maxmemory 128mb", "maxmemory 64mb versions 2"] {
+            assert_eq!(change(&mut admin, options), "+OK", "{options}");
+            thread::sleep(Duration::from_millis(100));
+        }
+        check(&mut admin, &work.end());
+        admin.send(&words("TTL expiring"));
+        let ttl: u64 = admin.lines(1)[0][1..].parse().unwrap();
+        assert!((800..=1000).contains(&ttl), "{ttl}");
+        // Nothing can be saved, as before.
+        for options in ["appendonly yes", "appendonly yes versions 4"] {
+            assert_eq!(change(&mut admin, options), "-ERR there is no data directory");
+        }
+        admin.ask("SAVE", "-ERR there is no data directory");
+        admin.ask("BGSAVE", "-ERR there is no data directory");
+        admin.ask("CONFIG GET versions", "*2\r\n$8\r\nversions\r\n$1\r\n2");
+        drop(admin);
+        running.shutdown().unwrap();
+    }
 }
 
 /// The number of partitions goes with the memory, and one that was asked for stays.
@@ -446,7 +478,7 @@ fn a_refused_option_changes_nothing() {
     stop(running);
 }
 
-/// There has to be a data directory, and the server has to have the only share of the store.
+/// The server has to have the only share of the store.
 #[test]
 fn a_store_that_the_server_cannot_take_stays() {
     if !can_run() {
@@ -454,7 +486,10 @@ fn a_store_that_the_server_cannot_take_stays() {
     }
     let running = start(config());
     let mut admin = running.client();
-    assert_eq!(change(&mut admin, "versions 8"), "-ERR there is no data directory");
+    assert_eq!(
+        change(&mut admin, "versions 8"),
+        "-ERR the program that runs the server has kept the database for itself"
+    );
     drop(admin);
     running.finish();
 

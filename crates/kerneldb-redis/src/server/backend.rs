@@ -18,7 +18,7 @@ use super::verify;
 use crate::command::{AdminTask, AdminTaskTicket, KernelActivity, Keyspace, Memory, ServerState, Services};
 use bedplate_kerneldb::wal::WalConfig;
 use bedplate_kerneldb::{
-    Database, Error, HandlerInfo, ProcedureInfo, Result, SnapshotItem, Store, read_library,
+    Database, Durability, Error, HandlerInfo, ProcedureInfo, Result, SnapshotItem, Store, read_library,
 };
 
 /// The database behind a server, with or without a store that makes it durable. `Send + Sync`.
@@ -131,6 +131,9 @@ impl Backend {
     }
 }
 
+/// The reply to a change of a database that belongs to another part of the program.
+pub(super) const NO_STORE: &str = "ERR the program that runs the server has kept the database for itself";
+
 /// Runs an administrative task; the text is its report.
 fn run_admin_task(task: AdminTask, data: &Data) -> Result<String> {
     let (database, store) = (&*data.database, data.store.as_deref());
@@ -231,7 +234,7 @@ impl Services for Backend {
     }
 
     fn start_admin_task(&self, task: AdminTask) -> std::result::Result<Arc<AdminTaskTicket>, String> {
-        if self.store().is_none() && task == AdminTask::Checkpoint {
+        if task == AdminTask::Checkpoint && !self.can_save() {
             return Err(Self::no_data_dir());
         }
         if !self.procedure_loading && task.changes_procedures() {
@@ -240,7 +243,10 @@ impl Services for Backend {
                 .into());
         }
         if let AdminTask::Rebuild(options) = task {
-            if !self.can_save() {
+            if self.store().is_none() {
+                return Err(NO_STORE.into());
+            }
+            if options.durability != Durability::Off && !self.can_save() {
                 return Err(Self::no_data_dir());
             }
             if self.server.shutdown.is_under_way() {
@@ -256,7 +262,8 @@ impl Services for Backend {
     }
 
     fn save_in_background(&self) -> std::result::Result<bool, String> {
-        let store = self.store().ok_or_else(Self::no_data_dir)?;
+        let store = self.store().filter(|store| store.data_dir().is_some());
+        let store = store.ok_or_else(Self::no_data_dir)?;
         store.request_checkpoint().map_err(|e| format!("ERR {e}"))
     }
 

@@ -23,7 +23,7 @@ pub(crate) struct DataDir {
     pub(crate) id: [u8; 16],
     pub(crate) wal: Arc<dyn Dir>,
     pub(crate) checkpoint: Arc<dyn Dir>,
-    /// `None` for a simulated disk, which has one owner by contract.
+    /// `None` for directories that are not in a file system, which have one owner by contract.
     lock: Option<Arc<File>>,
 }
 
@@ -86,13 +86,12 @@ impl DataDir {
         Ok(DataDir { id, wal: sub("wal")?, checkpoint: sub("checkpoint")?, lock: Some(Arc::new(lock)), path })
     }
 
-    /// The data directory of a simulated disk.
-    #[cfg(any(test, feature = "testing"))]
-    pub(crate) fn simulated(wal: Arc<dyn Dir>, checkpoint: Arc<dyn Dir>) -> DataDir {
-        DataDir { path: "memory".into(), id: *b"a simulated disk", wal, checkpoint, lock: None }
+    /// Directories that are not in a file system.
+    pub(crate) fn without_path(wal: Arc<dyn Dir>, checkpoint: Arc<dyn Dir>) -> DataDir {
+        DataDir { path: "memory".into(), id: *b"kept by no disk.", wal, checkpoint, lock: None }
     }
 
-    /// Where the libraries of procedures are; a simulated disk has none.
+    /// Where the libraries of procedures are, if the directory is in a file system.
     pub(crate) fn libraries(&self) -> Option<&Path> {
         self.lock.is_some().then_some(&self.path)
     }

@@ -2,12 +2,13 @@
 //!
 //! [`store`] is the database on a data directory and uses all of the others. [`wal`] writes and replays the
 //! log, [`checkpoint`] writes and reads checkpoints, [`recovery`] fills a database from both of them,
-//! `rebuild` gives a store another configuration, `transfer` copies data between databases and files, `datadir` owns the directory, and `disk` is the interface
-//! through which all of them reach files.
+//! `rebuild` gives a store another configuration, for which `image` keeps the data of a store that has no directory, `transfer` copies data
+//! between databases and files, `datadir` owns the directory, and `disk` is the interface through which all of them reach files.
 
 pub mod checkpoint;
 mod datadir;
 pub(crate) mod disk;
+mod image;
 mod libraries;
 mod rebuild;
 pub mod recovery;

@@ -1,4 +1,5 @@
-//! Gives a store another configuration: a new database replaces the old one and is filled from the data directory.
+//! Gives a store another configuration: a new database replaces the old one and is filled from the data directory, or from an image in
+//! memory if the store has no directory.
 //!
 //! The data directory is complete before the old database goes, so a crash at any moment loses nothing that was durable. Only one of
 //! the two databases is in memory at a time. If there can be no database with the new configuration, the store is opened again with
@@ -7,7 +8,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::recovery::RecoveryOptions;
+use super::datadir::DataDir;
+use super::image;
+use super::recovery::{RecoveryOptions, RecoveryReport};
 use super::store::{Store, StoreConfig};
 use crate::{Database, EngineKind, Error, Result};
 
@@ -17,24 +20,24 @@ pub struct RebuildError {
     /// The error.
     pub error: Error,
     /// The store with its old configuration and all of its data; `None` if it could not be opened again. Then the data directory has
-    /// the data.
+    /// the data, if there is one.
     pub store: Option<Box<Store>>,
 }
 
 impl Store {
     /// Checks a configuration as far as that is possible before [`Store::rebuild`], and takes a checkpoint unless the last one has
-    /// everything. Others may use the database meanwhile.
+    /// everything, or there is no data directory. Others may use the database meanwhile.
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] for a configuration out of range, a store without a data directory, data that does not fit, or while
+    /// [`Error::Config`] for a configuration out of range, a log without a data directory, data that does not fit, a copy of it that
+    /// does not fit into the machine if there is no data directory, or while
     /// handlers are attached; [`Error::WalFailed`] if the log cannot be written at the moment; or the checkpoint's error.
     pub fn prepare_rebuild(&self, config: &StoreConfig) -> Result<()> {
         config.checkpoint.check()?;
         config.database_config().check()?;
-        if self.owned_data().is_none() {
-            let text = "the database is rebuilt from its data directory, and there is none";
-            return Err(Error::Config(text.into()));
+        if self.owned_data().is_none() && config.wal.is_some() {
+            return Err(Error::Config("a log needs a data directory, and there is none".into()));
         }
         let stats = self.database().stats();
         if stats.log_failed {
@@ -54,6 +57,9 @@ impl Store {
         if self.database().handlers()?.iter().any(|handler| !handler.targets.is_empty()) {
             let text = "handlers are attached, which would miss events: detach them first, and attach them again after the change";
             return Err(Error::Config(text.into()));
+        }
+        if self.owned_data().is_none() {
+            return image::check_memory(data_bytes);
         }
         let saved = self.checkpoint_status().last.map_or(0, |info| info.ts);
         if saved < self.database().clock() {
@@ -79,17 +85,13 @@ impl Store {
         created: &mut dyn FnMut(&Arc<Database>),
     ) -> std::result::Result<Store, RebuildError> {
         let prepared = match self.database().engine().open_sessions() {
-            0 => self.prepare_rebuild(&config),
+            0 => self.prepare_rebuild(&config).and_then(|()| self.source()),
             open => Err(Error::Config(format!("{open} sessions of the database are open"))),
         };
-        let data = match (prepared, self.owned_data()) {
-            (Ok(()), Some(data)) => data.clone(),
-            (prepared, _) => {
-                let error = prepared.err().unwrap_or(Error::State);
-                return Err(RebuildError { error, store: Some(Box::new(self)) });
-            }
+        let (source, ts) = match prepared {
+            Ok(prepared) => prepared,
+            Err(error) => return Err(RebuildError { error, store: Some(Box::new(self)) }),
         };
-        let ts = self.checkpoint_status().last.map_or(0, |info| info.ts);
         let old_config = self.config().clone();
         let libraries = self.database().libraries();
         if let Err(error) = self.close(false) {
@@ -100,7 +102,7 @@ impl Store {
         let mut open = |config: StoreConfig| -> Result<Store> {
             // The database had all of the data, so a recovery must not give a part up.
             let config = StoreConfig { recovery: RecoveryOptions { force: false }, ..config };
-            let (store, report) = Store::open_in(config, data.clone(), &mut |_| (), created)?;
+            let (store, report) = source.open(config, created)?;
             match report.recovered_ts < ts {
                 false => Ok(store),
                 true => Err(Error::Corrupt(format!(
@@ -125,6 +127,40 @@ impl Store {
                 RebuildError { error, store: None }
             }
         })
+    }
+}
+
+/// The data of a store whose database is replaced.
+enum Source {
+    /// It is in the data directory.
+    DataDir(DataDir),
+    /// It is in memory.
+    Image(DataDir),
+}
+
+impl Source {
+    fn open(
+        &self,
+        config: StoreConfig,
+        created: &mut dyn FnMut(&Arc<Database>),
+    ) -> Result<(Store, RecoveryReport)> {
+        match self {
+            Source::DataDir(data) => Store::open_in(config, data.clone(), &mut |_| (), created),
+            Source::Image(image) => Store::in_memory_with(config, image, created),
+        }
+    }
+}
+
+impl Store {
+    /// The source of another database, and the timestamp of the newest commit in it. [`Store::prepare_rebuild`] has taken the checkpoint.
+    fn source(&self) -> Result<(Source, u64)> {
+        match self.owned_data() {
+            Some(data) => {
+                let ts = self.checkpoint_status().last.map_or(0, |info| info.ts);
+                Ok((Source::DataDir(data.clone()), ts))
+            }
+            None => image::write(self.database()).map(|(image, ts)| (Source::Image(image), ts)),
+        }
     }
 }
 

@@ -18,7 +18,9 @@ use super::checkpoint::source::DatabaseSnapshot;
 use super::checkpoint::{CheckpointConfig, CheckpointInfo, CheckpointStatus, Progress, files};
 use super::datadir::DataDir;
 use super::libraries;
-use super::recovery::{Filler, RecoveryOptions, RecoveryProgress, RecoveryReport, Sources, recover};
+use super::recovery::{
+    Filler, Recovered, RecoveryOptions, RecoveryProgress, RecoveryReport, Sources, recover,
+};
 use super::transfer::verify_files;
 pub use super::transfer::{dump, load, restore, verify_data_dir};
 use super::wal::{Start, Wal, WalConfig, remove_segments};
@@ -110,25 +112,9 @@ impl Store {
         created: &mut dyn FnMut(&Arc<Database>),
     ) -> Result<(Store, RecoveryReport)> {
         config.checkpoint.check()?;
-        let (kept, database_config) = (config.clone(), config.database_config());
-        files::discard(&*data.checkpoint);
-        let sources =
-            Sources { database_id: &data.id, checkpoint: &*data.checkpoint, wal: &*data.wal, repair: true };
-        let mut make = || {
-            let database = Arc::new(Database::create(database_config.clone())?);
-            created(&database);
-            Filler::new(database)
-        };
-        let recovered = recover(&sources, config.recovery, &mut make, progress)?;
-        let database = recovered.target.done();
-        let report = recovered.report;
-        tracing::info!(
-            ts = report.recovered_ts,
-            checkpoint = report.checkpoint_entries,
-            txns = report.txns,
-            took = ?report.took,
-            "recovered"
-        );
+        let kept = config.clone();
+        let recovered = fill(&config, &data, progress, created)?;
+        let (database, report) = (recovered.target.done(), recovered.report);
         let durability = config.wal.as_ref().map_or(Durability::Off, |wal| wal.durability);
         let wal = match config.wal {
             Some(wal) => {
@@ -170,7 +156,21 @@ impl Store {
     pub fn in_memory(config: Config) -> Result<Store> {
         let config = StoreConfig { database: config, ..StoreConfig::default() };
         let database = Arc::new(Database::create(config.database_config())?);
-        Ok(Store {
+        Ok(Store::without_data_dir(config, database))
+    }
+
+    /// The same, with the contents of an image.
+    pub(super) fn in_memory_with(
+        config: StoreConfig,
+        image: &DataDir,
+        created: &mut dyn FnMut(&Arc<Database>),
+    ) -> Result<(Store, RecoveryReport)> {
+        let recovered = fill(&config, image, &mut |_| (), created)?;
+        Ok((Store::without_data_dir(config, recovered.target.done()), recovered.report))
+    }
+
+    fn without_data_dir(config: StoreConfig, database: Arc<Database>) -> Store {
+        Store {
             checkpointer: None,
             wal: None,
             durability: Durability::Off,
@@ -178,7 +178,7 @@ impl Store {
             database,
             closed: AtomicBool::new(false),
             data: None,
-        })
+        }
     }
 
     /// The database.
@@ -313,6 +313,33 @@ impl Drop for Store {
             tracing::error!(error = %e, "closing the store");
         }
     }
+}
+
+/// Makes a database and recovers its contents.
+fn fill(
+    config: &StoreConfig,
+    data: &DataDir,
+    progress: &mut dyn FnMut(RecoveryProgress),
+    created: &mut dyn FnMut(&Arc<Database>),
+) -> Result<Recovered<Filler>> {
+    files::discard(&*data.checkpoint);
+    let sources =
+        Sources { database_id: &data.id, checkpoint: &*data.checkpoint, wal: &*data.wal, repair: true };
+    let mut make = || {
+        let database = Arc::new(Database::create(config.database_config())?);
+        created(&database);
+        Filler::new(database)
+    };
+    let recovered = recover(&sources, config.recovery, &mut make, progress)?;
+    let report = &recovered.report;
+    tracing::info!(
+        ts = report.recovered_ts,
+        checkpoint = report.checkpoint_entries,
+        txns = report.txns,
+        took = ?report.took,
+        "recovered"
+    );
+    Ok(recovered)
 }
 
 fn start_wal(config: WalConfig, start: Start, database: &Arc<Database>) -> Result<Wal> {

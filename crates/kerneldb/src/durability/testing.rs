@@ -26,7 +26,7 @@ impl SimulatedDisk {
 
     /// Opens the store on the disk, or creates it. There may be one store on a disk at a time.
     pub fn open(&self, config: StoreConfig) -> Result<(Store, RecoveryReport)> {
-        let data = DataDir::simulated(Arc::new(self.wal.clone()), Arc::new(self.checkpoint.clone()));
+        let data = DataDir::without_path(Arc::new(self.wal.clone()), Arc::new(self.checkpoint.clone()));
         Store::open_in(config, data, &mut |_| (), &mut |_| ())
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bedplate_kerneldb::checkpoint::{CheckpointConfig, verify};
 use bedplate_kerneldb::store::{dump, load, restore, verify_data_dir};
+use bedplate_kerneldb::wal::WalConfig;
 use bedplate_kerneldb::{Config, Database, Durability, EngineKind, Error, SetOptions, Store, StoreConfig};
 
 use super::super::{LONG, config, contents, open, set};
@@ -160,10 +161,47 @@ fn a_rebuild_keeps_the_data() {
     }
     drop(store);
     assert_eq!(contents(open(config(Durability::Async), temp.path()).0.database()), before);
-    let memory = Store::in_memory(config(Durability::Off).database).unwrap();
-    let refused = memory.rebuild(config(Durability::Off), &mut |_| ()).unwrap_err();
-    assert!(refused.error.to_string().contains("data directory"), "{refused:?}");
-    assert!(refused.store.is_some());
+}
+
+/// The same without a data directory. There can be no log.
+#[test]
+fn a_rebuild_in_memory_keeps_the_data() {
+    let off = || StoreConfig { wal: None, ..config(Durability::Off) };
+    let mut store = Store::in_memory(off().database).unwrap();
+    assert!(store.checkpoint().is_err() && store.data_dir().is_none());
+    let before = contents(store.database());
+    store = store.rebuild(off(), &mut |_| ()).unwrap();
+    assert_eq!(contents(store.database()), before, "an empty one");
+    let changes: [fn(&mut StoreConfig); 4] = [
+        |config| config.database.versions = 16,
+        |config| config.database.engine = EngineKind::HashMap,
+        |config| config.database.partitions = 2,
+        |config| config.database.memory_bytes = 96 << 20,
+    ];
+    for (round, change) in (1..).zip(changes) {
+        fill(store.database(), round);
+        set(&mut store.database().session().unwrap(), b"a key of more than sixteen bytes", b"v").unwrap();
+        let (before, clock) = (contents(store.database()), store.database().clock());
+        let mut config = off();
+        change(&mut config);
+        store = store.rebuild(config.clone(), &mut |_| ()).unwrap();
+        assert_eq!(contents(store.database()), before);
+        assert!(store.database().clock() >= clock);
+        assert_eq!(store.database().config().versions, config.database.versions);
+        assert_eq!(store.database().config().engine, config.database.engine);
+        // It is as it was: without a directory and without a log.
+        assert!(store.data_dir().is_none() && store.wal().is_none() && store.checkpoint().is_err());
+        let refused = store.rebuild(StoreConfig { wal: Some(WalConfig::default()), ..off() }, &mut |_| ());
+        let refused = refused.unwrap_err();
+        assert!(refused.error.to_string().contains("a log needs a data directory"), "{refused:?}");
+        // It is found when the old database is gone that a key is too long.
+        let mut short = off();
+        short.database = Config { engine: EngineKind::HashMap, key_bytes: 16, ..short.database };
+        let failed = refused.store.unwrap().rebuild(short, &mut |_| ()).unwrap_err();
+        assert!(matches!(failed.error, Error::TooLarge(_)), "{failed:?}");
+        store = *failed.store.unwrap();
+        assert_eq!(contents(store.database()), before);
+    }
 }
 
 #[test]

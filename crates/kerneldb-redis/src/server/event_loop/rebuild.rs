@@ -2,15 +2,16 @@
 //!
 //! 1. The gate closes. The event loop runs no request that would begin work on the database. Open transactions and commands of several
 //!    steps go on.
-//! 2. When no transaction is open, and no administrative task is under way, the options are checked and a checkpoint is taken. An
-//!    error up to here changes nothing.
+//! 2. When no transaction is open, and no administrative task is under way, the options are checked and a checkpoint is taken, if there
+//!    is a data directory. An error up to here changes nothing.
 //! 3. The sessions are closed. From here on the event loop does nothing else. Packets wait in their sockets: one program that needs no
 //!    database passes them on.
-//! 4. The store is rebuilt: the old database is closed, and a new one is filled from the data directory. Meanwhile the kernel verifies
-//!    programs for the new one.
+//! 4. The store is rebuilt: the old database is closed, and a new one is filled from the data directory, or from an image in memory.
+//!    Meanwhile the kernel verifies programs for the new one.
 //! 5. Each connection gets a session of the new database, the programs are put into use, and the gate opens.
 //!
-//! If step 4 fails, step 5 is taken with the old options. If that fails as well, the server stops; the data directory has the data.
+//! If step 4 fails, step 5 is taken with the old options. If that fails as well, the server stops; the data directory has the data, if
+//! there is one.
 
 use std::sync::Arc;
 use std::thread::{self, ScopedJoinHandle};
@@ -19,6 +20,7 @@ use std::time::Instant;
 use super::{EventLoop, LOG};
 use crate::command::{DatabaseOptions, Services};
 use crate::limits::SWEEP_INTERVAL;
+use crate::server::backend::NO_STORE;
 use crate::server::data::Data;
 use crate::server::programs::{Loaded, Programs};
 use bedplate_kerneldb::wal::DurableWatch;
@@ -126,7 +128,7 @@ impl EventLoop {
             "ERR another thread of the server uses the database"
         })?;
         let Data { database, store: Some(store), positions } = data else {
-            return Err("ERR there is no data directory".into());
+            return Err(NO_STORE.into());
         };
         Arc::try_unwrap(store).map_err(|store| {
             current.put(Arc::new(Data { database, store: Some(store), positions }));

@@ -1,5 +1,5 @@
 //! The few file-system functions that the log and the checkpoints need, as two traits. Tests implement
-//! them by a disk that fails and forgets (`faulty`); [`real`] is the operating system's.
+//! them by a disk that fails and forgets (`faulty`); [`real`] is the operating system's, and [`memory`] is for data that is on no disk.
 //!
 //! An implementation promises for a crash what POSIX promises. Bytes of a file survive once
 //! [`DiskFile::sync`] has returned `Ok` *for the first time since they were written*. A directory entry
@@ -10,6 +10,7 @@
 #[cfg(any(test, fuzzing, feature = "testing"))]
 #[cfg_attr(not(test), allow(dead_code, reason = "fuzz targets and the feature `testing` use a part of it"))]
 pub(crate) mod faulty;
+pub(crate) mod memory;
 pub(crate) mod real;
 
 use std::io;
