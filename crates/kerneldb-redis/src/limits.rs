@@ -87,5 +87,11 @@ pub(crate) const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
 /// Shortest time for which a request waits before it is tried again.
 pub(crate) const RETRY_MIN: Duration = Duration::from_micros(50);
 
+/// Longest time for which an upgrade waits for the check of the new program.
+pub const UPGRADE_CHECK_WAIT: Duration = Duration::from_secs(10);
+
+/// Time for which an upgrade waits for bytes of one connection that are on their way to its socket. Then it closes the connection.
+pub(crate) const DRAIN_WAIT: Duration = Duration::from_secs(1);
+
 /// Time for which a change of the database's options waits for open transactions to end. Then it fails, and nothing has changed.
 pub(crate) const REBUILD_WAIT: Duration = Duration::from_secs(5);

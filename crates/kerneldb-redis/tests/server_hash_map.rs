@@ -2,7 +2,9 @@
 
 mod calls;
 mod common;
+mod rebuild;
 mod server;
+mod upgrade;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -14,7 +16,9 @@ use bedplate_kerneldb::wal::WalConfig;
 use bedplate_kerneldb::{ACCOUNTS, Config, Durability, EngineKind, StoreConfig, VALUE_MAX, VOTER_PROCEDURES};
 use bedplate_kerneldb_redis::server::{Server, ServerConfig};
 use common::can_run;
+use rebuild::store_config;
 use server::{Client, Random, Running, bulk, config, eventually, no_checkpoints, request, start_on, words};
+use upgrade::{Data, in_memory, upgrade_under_work};
 
 fn database() -> Config {
     Config { engine: EngineKind::HashMap, memory_bytes: 64 << 20, max_sessions: 256, ..Config::default() }
@@ -134,6 +138,20 @@ fn pipelines_are_answered_completely_and_in_order() {
     c.socket.shutdown(Shutdown::Write).unwrap();
     assert_eq!(c.rest(), b"+PONG\r\n$3\r\nend\r\n");
     running.finish();
+}
+
+#[test]
+fn upgrades_keep_connections_and_data() {
+    if !can_run() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let logged = StoreConfig {
+        database: Config { wal_ring_bytes: 512 << 10, ..database() },
+        ..store_config(Durability::Async)
+    };
+    upgrade_under_work(Data::Directory(dir.path().into()), logged, config());
+    upgrade_under_work(Data::Memory, in_memory(database()), config());
 }
 
 #[test]

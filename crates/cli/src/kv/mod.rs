@@ -12,6 +12,7 @@ mod restore;
 mod serve;
 mod stats;
 mod target;
+mod upgrade;
 mod verify;
 
 use std::ffi::OsString;

@@ -1,24 +1,27 @@
 //! `bedplate kv serve`: opens the data directory, recovers it, and serves it until a signal or SHUTDOWN.
 
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
-use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{PathBuf, absolute};
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use bedplate_kerneldb::checkpoint::CheckpointConfig;
+use bedplate_kerneldb::limits::PARTITION_BYTES_MIN;
 use bedplate_kerneldb::recovery::{RecoveryOptions, RecoveryPhase, RecoveryProgress};
 use bedplate_kerneldb::wal::WalConfig;
 use bedplate_kerneldb::{
-    Config, Durability, EngineKind, HandlerTarget, Store, StoreConfig, Timeouts, read_library,
+    Config, Durability, EngineKind, HandlerTarget, Image, Store, StoreConfig, Timeouts, read_library,
 };
-use bedplate_kerneldb_redis::server::{Batching, Preparation, Server, ServerConfig};
+use bedplate_kerneldb_redis::server::{Batching, Handover, Preparation, Server, ServerConfig, UpgradeCheck};
 use clap::ValueEnum;
 
+use super::upgrade::{self, Inherited, Program, UpgradeSignal};
 use super::{progress, target};
 use crate::allocator::give_large_blocks_back;
 use crate::descriptors;
@@ -132,6 +135,10 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = When::Never, num_args = 0..=1)]
     #[arg(default_missing_value = "always", conflicts_with = "no_kernel_path")]
     batch_workers: When,
+    /// Says whether this program can go on with a server that runs and has its data at this place, and ends. The server asks before an
+    /// upgrade.
+    #[arg(long, hide = true, value_name = "PLACE")]
+    check_handover: Option<OsString>,
 }
 
 /// A handler and an event.
@@ -210,6 +217,15 @@ impl Args {
             return Ok(password.clone());
         }
         Ok(target::password(self.password_file.as_ref())?.unwrap_or_default())
+    }
+
+    /// Where the data is: the data directory, or nothing.
+    fn place(&self) -> OsString {
+        match self.in_memory {
+            true => OsString::new(),
+            // A path that cannot be made absolute is none that can be opened.
+            false => absolute(&self.data_dir).unwrap_or_else(|_| self.data_dir.clone()).into(),
+        }
     }
 
     fn engine(&self) -> anyhow::Result<EngineKind> {
@@ -301,9 +317,76 @@ impl Args {
     }
 }
 
-/// Serves until the end.
+/// Serves until the end, or until another program goes on.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some(place) = &args.check_handover {
+        try_out(args, place)?;
+        writeln!(io::stdout(), "{}", upgrade::formats())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let program = Program::of_this_process()?;
+    let signal = UpgradeSignal::catch()?;
+    let inherited = Inherited::take()?;
+    // Each connection takes a descriptor.
+    descriptors::raise();
+    give_large_blocks_back();
+    let (checked, place) = (program.clone(), args.place());
+    let check = UpgradeCheck::new(move || checked.check(&place));
+    let config = ServerConfig { upgrade: Some(check), ..args.server()? };
+    let mut next = Some(prepare(args, &config, inherited)?);
+    while let Some((server, store, stops)) = next.take() {
+        let stopping = Arc::new(AtomicBool::new(false));
+        let Some((mut handover, store)) = serve(server, store, &stops, &stopping, &signal)? else {
+            stops.end();
+            break;
+        };
+        let error = program.replace(&handover, &store, &stopping);
+        stops.end();
+        if stopping.load(Ordering::Relaxed) {
+            close(&store)?;
+            break;
+        }
+        tracing::error!("no upgrade: {error:#}");
+        handover.stays(&format!("{error:#}"))?;
+        let mut server = Server::resume(config.clone(), handover)?;
+        // The store has this configuration already, and the server has to know what clients have changed.
+        server.store_config(configured(args, store.config().database.engine)?);
+        next = Some((server, store, Stops::catch()?));
+    }
+    tracing::info!("stopped");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Checks the arguments, and runs a small server for a moment: this process may lack a capability, and the kernel may refuse this
+/// program's eBPF programs. The data is at `place`.
+fn try_out(args: &Args, place: &OsStr) -> anyhow::Result<()> {
+    if args.place() != place {
+        bail!("the data is in {}, and the options say {}", place.display(), args.place().display());
+    }
     let config = args.server()?;
+    config.check()?;
+    let store = configured(args, args.engine()?)?;
+    let small = Config {
+        memory_bytes: PARTITION_BYTES_MIN,
+        partitions: 1,
+        wal_ring_bytes: 0,
+        max_sessions: 64,
+        ..store.database
+    };
+    let bind = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let trial = ServerConfig { bind, max_clients: 1, batch_workers: Batching::Never, ..config };
+    let store = Store::in_memory(small)?;
+    load_libraries(args, &store)?;
+    Server::start(Arc::new(store), trial)?.shutdown()?;
+    Ok(())
+}
+
+/// Opens the store, and takes the address or what the program before has left.
+fn prepare(
+    args: &Args,
+    config: &ServerConfig,
+    inherited: Option<Inherited>,
+) -> anyhow::Result<(Preparation, Arc<Store>, Stops)> {
     // The check comes before recovery, which may take long.
     config.check().map_err(|error| match config.batch_workers {
         Batching::Never => error.into(),
@@ -312,46 +395,82 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if config.password.is_empty() && !config.bind.ip().is_loopback() {
         tracing::warn!(bind = %config.bind, "everybody who can reach this address can read and write everything: set a password");
     }
-    // Each connection takes a descriptor.
-    descriptors::raise();
-    give_large_blocks_back();
     let stops = Stops::catch()?;
-    let address = config.bind;
+    let (config, address) = (config.clone(), config.bind);
     let in_use = |error| in_use(error, address);
-    let mut server = Server::prepare(config).map_err(in_use)?;
-    let store = open(args, &mut server)?;
-    load_procedures(args, &store)?;
-    let server = server.start(Arc::new(store)).map_err(in_use)?;
-    let store = server.store();
-    let stopper = server.stopper();
-    stops.started(move || stopper.stop());
-    // Programs that start this one wait for this line. It also has the port, which the option may leave open as 0.
-    writeln!(io::stdout(), "ready on {}", server.local_addr())?;
-    io::stdout().flush()?;
-
-    let served = server.wait();
-    stops.end();
-    let closed = match store.get() {
-        // Without a log, only a last checkpoint keeps the data.
-        Some(store) => store.close(store.durability() == Durability::Off && store.data_dir().is_some()),
-        // The server could not open it again after a change of the database's options.
-        None => Ok(()),
+    let (mut server, image) = match inherited {
+        None => (Server::prepare(config).map_err(in_use)?, None),
+        Some(Inherited { handover, image }) => {
+            tracing::info!(
+                connections = handover.connections(),
+                "this program goes on with the connections of the one before"
+            );
+            (Server::resume(config, handover).map_err(in_use)?, image)
+        }
     };
-    served?;
-    closed?;
-    tracing::info!("stopped");
-    Ok(ExitCode::SUCCESS)
+    let store = open(args, &mut server, image)?;
+    load_libraries(args, &store)?;
+    attach_handlers(args, &store)?;
+    Ok((server, Arc::new(store), stops))
 }
 
-/// Loads the libraries that the command line names, and attaches handlers. Each library replaces the one of the same name in
+/// Serves until a signal, SHUTDOWN, or an upgrade. Returns what the next program needs, and the store, which is complete.
+fn serve(
+    server: Preparation,
+    store: Arc<Store>,
+    stops: &Stops,
+    stopping: &Arc<AtomicBool>,
+    signal: &UpgradeSignal,
+) -> anyhow::Result<Option<(Handover, Arc<Store>)>> {
+    let resumed = server.is_resumed();
+    let address = server.address();
+    let server = server.start(store).map_err(|error| in_use(error, address))?;
+    let store = server.store();
+    let stopper = server.stopper();
+    let stopping = stopping.clone();
+    stops.started(move || {
+        stopping.store(true, Ordering::Relaxed);
+        stopper.stop();
+    });
+    signal.serves(Some(server.upgrader()));
+    // Programs that start this one wait for this line. It also has the port, which the option may leave open as 0.
+    let said = writeln!(io::stdout(), "ready on {}", server.local_addr()).and_then(|()| io::stdout().flush());
+    // The program that has started the first one may listen no more.
+    if !resumed {
+        said?;
+    }
+
+    let served = server.wait();
+    signal.serves(None);
+    if let (Ok(Some(_)), Some(store)) = (&served, store.get()) {
+        return Ok(served?.map(|handover| (handover, store)));
+    }
+    // If there is none, the server could not open it again after a change of the database's options.
+    let closed = store.get().map_or(Ok(()), |store| close(&store));
+    served?;
+    closed?;
+    Ok(None)
+}
+
+/// Closes the store at the end. Without a log, only a last checkpoint keeps the data.
+fn close(store: &Store) -> bedplate_kerneldb::Result<()> {
+    store.close(store.durability() == Durability::Off && store.data_dir().is_some())
+}
+
+/// Loads the libraries that the command line names. Each library replaces the one of the same name in
 /// the data directory, as long as this process runs.
-fn load_procedures(args: &Args, store: &Store) -> anyhow::Result<()> {
+fn load_libraries(args: &Args, store: &Store) -> anyhow::Result<()> {
     for file in &args.procedure {
         let loaded = read_library(file)
             .and_then(|(library, elf)| store.database().load_library(&library, &elf, true))
             .with_context(|| format!("loading the procedures of {}", file.display()))?;
         tracing::info!(file = %file.display(), procedures = loaded.join(" "), "loaded");
     }
+    Ok(())
+}
+
+/// Attaches the handlers that the command line names.
+fn attach_handlers(args: &Args, store: &Store) -> anyhow::Result<()> {
     for Attach { handler, event } in &args.attach {
         let attached = store.database().attach_handler(handler, event);
         attached.with_context(|| format!("attaching {handler} to {event}"))?;
@@ -371,12 +490,26 @@ fn in_use(error: bedplate_kerneldb::Error, address: SocketAddr) -> anyhow::Error
     }
 }
 
+/// The configuration of the store, as the command line has it.
+fn configured(args: &Args, engine: EngineKind) -> anyhow::Result<StoreConfig> {
+    match args.in_memory {
+        true => Ok(StoreConfig { database: args.database(engine)?, ..StoreConfig::default() }),
+        false => args.store(engine),
+    }
+}
+
 /// Opens the store. The server's programs are loaded meanwhile.
-fn open(args: &Args, server: &mut Preparation) -> anyhow::Result<Store> {
+fn open(args: &Args, server: &mut Preparation, image: Option<Image>) -> anyhow::Result<Store> {
     let engine = args.engine()?;
     server.check_engine(engine).map_err(|error| hinted(error.to_string(), "leave --local-fast-path out"))?;
+    let config = server.store_config(configured(args, engine)?);
     if args.in_memory {
-        return Ok(Store::in_memory(args.database(engine)?)?);
+        return match image {
+            Some(image) => {
+                Store::open_image(config, &image, &mut |db| server.load(db)).context("opening the data")
+            }
+            None => Ok(Store::in_memory(config.database)?),
+        };
     }
     let bar = progress::bar("recovery", 1);
     let mut show = |progress: RecoveryProgress| {
@@ -388,7 +521,7 @@ fn open(args: &Args, server: &mut Preparation) -> anyhow::Result<Store> {
         bar.set_position(progress.done_bytes);
         bar.set_message(count(progress.applied));
     };
-    let opened = Store::open_with(args.store(engine)?, &args.data_dir, &mut show, &mut |db| server.load(db));
+    let opened = Store::open_with(config, &args.data_dir, &mut show, &mut |db| server.load(db));
     bar.finish_and_clear();
     let (store, report) = opened.with_context(|| format!("opening {}", args.data_dir.display()))?;
     for skipped in &report.checkpoints_skipped {

@@ -188,6 +188,10 @@ fn bedplate<S: Operators, V: Services>(
         "checkpoint" => {
             return admin_task(core, ctx, AdminTask::Checkpoint, |ctx, text| ctx.out.bulk(text.as_bytes()));
         }
+        "upgrade" if ctx.store.in_transaction() => {
+            return Err("ERR the server cannot be upgraded inside a transaction".into());
+        }
+        "upgrade" => return admin_task(core, ctx, AdminTask::Upgrade, |ctx, _| ctx.out.ok()),
         "verify" => {
             return admin_task(core, ctx, AdminTask::Verify, |ctx, text| ctx.out.bulk(text.as_bytes()));
         }
@@ -206,6 +210,7 @@ fn bedplate<S: Operators, V: Services>(
                 ("CHECKPOINT", "Take a checkpoint and wait for it."),
                 ("DURABILITY [OFF|ASYNC|SYNC]", "Return or set what this connection's commits wait for."),
                 ("STATS", "Return the engine's statistics."),
+                ("UPGRADE", "Go on with the program file that is there now, with all connections and data."),
                 ("VERIFY", "Check every invariant of the database."),
             ],
         ),

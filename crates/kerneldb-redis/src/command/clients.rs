@@ -66,6 +66,11 @@ impl Client {
         self.killed.load(Relaxed)
     }
 
+    /// Time at which it was accepted, in milliseconds since the Unix epoch.
+    pub(super) fn created_ms(&self) -> u64 {
+        self.created_ms
+    }
+
     /// Its line in CLIENT LIST.
     pub fn describe(&self, now_ms: u64) -> String {
         let s = &self.state;
@@ -137,11 +142,31 @@ pub struct Pauses {
 impl Clients {
     /// Adds a connection.
     pub(super) fn register(&self, peer: Peer, now_ms: u64) -> Arc<Client> {
-        let state = ClientState { active_ms: now_ms.into(), resp: 2.into(), ..Default::default() };
+        self.insert(self.last_id.fetch_add(1, Relaxed) + 1, now_ms, peer)
+    }
+
+    /// Adds a connection that another process has accepted, with the number that it had there. This comes before all others.
+    pub(super) fn register_again(&self, id: u64, created_ms: u64, peer: Peer) -> Arc<Client> {
+        self.number_from(id);
+        self.insert(id, created_ms, peer)
+    }
+
+    /// The largest number of a connection so far.
+    pub fn last_id(&self) -> u64 {
+        self.last_id.load(Relaxed)
+    }
+
+    /// Further connections have larger numbers than this.
+    pub fn number_from(&self, id: u64) {
+        self.last_id.fetch_max(id, Relaxed);
+    }
+
+    fn insert(&self, id: u64, created_ms: u64, peer: Peer) -> Arc<Client> {
+        let state = ClientState { active_ms: created_ms.into(), resp: 2.into(), ..Default::default() };
         let client = Arc::new(Client {
-            id: self.last_id.fetch_add(1, Relaxed) + 1,
+            id,
             peer,
-            created_ms: now_ms,
+            created_ms,
             killed: AtomicBool::new(false),
             state,
             text: Mutex::default(),
@@ -191,6 +216,16 @@ impl Clients {
     pub(super) fn pause(&self, until_ms: u64, reads_too: bool) {
         self.pause_reads_too.store(reads_too, Relaxed);
         self.pause_until_ms.store(until_ms, Relaxed);
+    }
+
+    /// The pause of CLIENT PAUSE: its end, and whether reads wait, too.
+    pub fn pause_of_clients(&self) -> (u64, bool) {
+        (self.pause_until_ms.load(Relaxed), self.pause_reads_too.load(Relaxed))
+    }
+
+    /// Goes on with a pause of CLIENT PAUSE. The caller tells the kernel.
+    pub fn pause_again(&self, until_ms: u64, reads_too: bool) {
+        self.pause(until_ms, reads_too);
     }
 
     /// Writes wait while the server shuts down.

@@ -50,9 +50,9 @@ struct Held {
 /// The state of one connection. Dropping it removes it from CLIENT LIST. The session's owner must roll the session's
 /// transaction back.
 pub struct Connection {
-    parser: RequestParser,
-    core: Core,
-    held: Vec<u8>,
+    pub(super) parser: RequestParser,
+    pub(super) core: Core,
+    pub(super) held: Vec<u8>,
     marks: VecDeque<Held>,
     /// Newest commit that this request has made or revealed so far.
     revealed_ts: u64,
@@ -60,7 +60,7 @@ pub struct Connection {
     unfinished: Unfinished,
     /// The last call of [`Connection::process`] has executed every complete request.
     drained: bool,
-    closing: bool,
+    pub(super) closing: bool,
 }
 
 impl Connection {
@@ -68,10 +68,15 @@ impl Connection {
     pub fn new(services: &impl Services, peer: Peer) -> Connection {
         let server = Arc::clone(services.server());
         Counters::add(&server.counters.connections);
-        let core = Core::new(server, peer, services.now().as_millis() as u64);
+        let client = server.clients.register(peer, services.now().as_millis() as u64);
+        Self::of_client(server, client)
+    }
+
+    /// The connection of a registered client.
+    pub(super) fn of_client(server: Arc<ServerState>, client: Arc<Client>) -> Connection {
         let mut connection = Connection {
             parser: RequestParser::new(Limits::default()),
-            core,
+            core: Core::new(server, client),
             held: Vec::new(),
             marks: VecDeque::new(),
             revealed_ts: 0,
@@ -338,7 +343,7 @@ impl Connection {
         self.marks.front().map_or(otherwise, |held| Next::WaitDurable(held.ts))
     }
 
-    fn update_limits(&mut self) {
+    pub(super) fn update_limits(&mut self) {
         let limits = Limits {
             bulk_bytes: self.core.server.settings.bulk_limit() as i64,
             unauthenticated: !self.core.authenticated,

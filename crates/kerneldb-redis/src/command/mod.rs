@@ -14,11 +14,11 @@
 
 mod admin;
 mod calls;
+mod carried;
 mod client;
 mod clients;
 mod config;
 mod connection;
-
 mod counter;
 mod exec;
 mod expire;
@@ -44,6 +44,7 @@ mod transaction;
 
 use exec::Fail;
 
+pub use carried::CarriedConnection;
 pub use clients::{Client, Clients, Pauses, Peer};
 pub use connection::{Connection, Next};
 pub use glob::glob_match;

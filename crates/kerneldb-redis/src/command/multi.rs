@@ -6,6 +6,9 @@
 //! again. Any other error, or too many retries, aborts it with nothing written. A full log ring only pauses a long
 //! EXEC, because its writes may be more than the ring holds.
 
+use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
+
 use super::exec::{Ctx, Fail, Run, error_reply};
 use super::operators::Operators;
 use super::request::{Core, Step};
@@ -44,6 +47,26 @@ pub(super) struct Watched {
     unchanged: bool,
 }
 
+/// A watched key of a connection that another process continues.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct CarriedWatch {
+    key: ByteBuf,
+    unchanged: bool,
+}
+
+impl CarriedWatch {
+    /// The connection has left its database.
+    pub fn of(watched: &Watched) -> CarriedWatch {
+        CarriedWatch { key: watched.key.clone().into(), unchanged: watched.unchanged }
+    }
+
+    /// The connection has not entered its database yet.
+    pub fn into_watched(self) -> Watched {
+        Watched { key: self.key.into_vec(), version: None, unchanged: self.unchanged }
+    }
+}
+
 /// A timestamp that no commit has.
 const NO_VERSION: u64 = u64::MAX;
 
@@ -74,6 +97,11 @@ impl Multi {
 
     pub fn len(&self) -> usize {
         self.queue.len()
+    }
+
+    /// The queued requests, in order.
+    pub fn requests(&self) -> impl Iterator<Item = Args<'_>> {
+        self.queue.iter().map(|(_, args)| args.args())
     }
 
     /// Appends a request; the error is the reply.

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::clients::{Client, Peer};
+use serde::{Deserialize, Serialize};
+
+use super::clients::Client;
 use super::exec::{self, Ctx, Fail, Run, check_key, error_reply};
 use super::multi::{self, Multi, Watched};
 use super::operators::Operators;
@@ -29,7 +31,7 @@ pub(super) enum Step {
 }
 
 /// The mode that CLIENT REPLY sets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum ReplyMode {
     #[default]
     On,
@@ -99,8 +101,7 @@ fn waits_for_log(error: &bedplate_kerneldb::Error) -> bool {
 }
 
 impl Core {
-    pub fn new(server: Arc<ServerState>, peer: Peer, now_ms: u64) -> Core {
-        let client = server.clients.register(peer, now_ms);
+    pub fn new(server: Arc<ServerState>, client: Arc<Client>) -> Core {
         Core {
             protocol: Protocol::Resp2,
             authenticated: !server.settings.needs_password(),

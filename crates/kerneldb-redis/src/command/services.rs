@@ -101,6 +101,8 @@ pub enum AdminTask {
     Verify,
     /// CONFIG SET of options of the database: rebuilds the database with them.
     Rebuild(DatabaseOptions),
+    /// BEDPLATE UPGRADE: another program goes on with the server's connections and data.
+    Upgrade,
     /// PROC LOAD, PROC REPLACE: loads the library in a file of the server's machine.
     LoadLibrary {
         /// The file, as the client has named it.
@@ -129,7 +131,10 @@ pub enum AdminTask {
 impl AdminTask {
     /// Whether it changes what code runs in the kernel, which clients may do only if the server allows it.
     pub fn changes_procedures(&self) -> bool {
-        !matches!(self, AdminTask::Checkpoint | AdminTask::Verify | AdminTask::Rebuild(_))
+        !matches!(
+            self,
+            AdminTask::Checkpoint | AdminTask::Verify | AdminTask::Rebuild(_) | AdminTask::Upgrade
+        )
     }
 }
 

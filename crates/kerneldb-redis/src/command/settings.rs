@@ -3,8 +3,9 @@
 //! Every value is an atomic or behind a lock of its own, so that connections read it on every command
 //! without waiting for each other.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use bedplate_kerneldb::limits::{
     EXPIRE_EFFORT_MAX, LOG_RING_BYTES_DEFAULT, LOG_RING_BYTES_MAX, LOG_RING_BYTES_MIN, PARTITION_BYTES_MIN,
@@ -79,6 +80,10 @@ impl Default for Startup {
 #[derive(Debug)]
 pub struct Settings {
     startup: Startup,
+    /// Values of all parameters at the start, in the order of [`PARAMETERS`].
+    initial: Vec<String>,
+    /// Parameters that clients of the program before have changed.
+    inherited: Mutex<BTreeSet<&'static str>>,
     database: RwLock<DatabaseOptions>,
     password: RwLock<Vec<u8>>,
     max_clients: AtomicU64,
@@ -309,7 +314,9 @@ fn yes_no(yes: bool) -> String {
 impl Settings {
     /// The configuration at the start.
     pub fn new(startup: Startup) -> Self {
-        Settings {
+        let mut settings = Settings {
+            initial: Vec::new(),
+            inherited: Mutex::default(),
             password: RwLock::new(startup.password.clone().into_bytes()),
             max_clients: startup.max_clients.into(),
             timeout_s: startup.timeout_s.into(),
@@ -320,7 +327,50 @@ impl Settings {
             expire_effort: 1.into(),
             database: startup.database.into(),
             startup,
+        };
+        settings.initial = settings.all().map(|(_, value)| value).collect();
+        settings
+    }
+
+    /// Names and values of the parameters that CONFIG SET has changed, here or in the program before.
+    pub fn changed(&self) -> Vec<(&'static str, Vec<u8>)> {
+        let inherited = self.inherited.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = self
+            .all()
+            .zip(&self.initial)
+            .filter(|((name, value), initial)| value != *initial || inherited.contains(name));
+        let bytes = |(name, value): (&'static str, String)| match name {
+            // It need not be text.
+            "requirepass" => (name, self.read_password()),
+            _ => (name, value.into_bytes()),
+        };
+        changed.map(|(now, _)| bytes(now)).collect()
+    }
+
+    /// Changes parameters as CONFIG SET does, one after the other. Values that are not possible any more are left out, with a line in the
+    /// log. Returns options of the database that differ, for [`Settings::set_database_options`].
+    pub fn change_again<'a>(&self, changed: impl Iterator<Item = (&'a str, &'a [u8])>) -> DatabaseOptions {
+        let mut options = self.database_options();
+        // Whether there is a log decides which values `appendfsync` can have.
+        let (last, first): (Vec<_>, Vec<_>) = changed.partition(|(name, _)| *name == "appendfsync");
+        for (name, value) in first.into_iter().chain(last) {
+            let parameter = PARAMETERS.iter().find(|parameter| parameter.name == name);
+            let done = match parameter.map(|parameter| parameter.change) {
+                Some(Change::Now(set)) => set(self, value),
+                Some(Change::Rebuild(set)) => set(&mut options, value),
+                _ => Err("there is no such parameter"),
+            };
+            match (done, parameter) {
+                (Ok(()), Some(parameter)) => {
+                    self.inherited.lock().unwrap_or_else(PoisonError::into_inner).insert(parameter.name);
+                }
+                (Err(why), _) => {
+                    tracing::warn!(name, "a parameter that was changed has its first value again: {why}");
+                }
+                (Ok(()), None) => {}
+            }
         }
+        options
     }
 
     /// The settings of the start.

@@ -93,6 +93,7 @@ static BEDPLATE: &[Spec] = &[
     sub("durability", -2, NOSCRIPT, (0, 0, 0), "slow connection", "0.1.0"),
     sub("help", 2, LOADING|STALE, (0, 0, 0), "slow", "0.1.0"),
     sub("stats", 2, LOADING|STALE, (0, 0, 0), "slow", "0.1.0"),
+    sub("upgrade", 2, ADMIN|NOSCRIPT|NO_MULTI, (0, 0, 0), "admin slow dangerous", "0.1.0"),
     sub("verify", 2, ADMIN|NOSCRIPT, (0, 0, 0), "admin slow dangerous", "0.1.0"),
 ];
 #[rustfmt::skip]

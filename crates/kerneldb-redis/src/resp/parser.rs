@@ -163,6 +163,12 @@ impl RequestParser {
         matches!(self.state, State::Idle) && self.buffered() == 0
     }
 
+    /// All bytes that do not belong to a request that was consumed; `None` if some of them were dropped, or after an error.
+    pub fn unconsumed(&self) -> Option<&[u8]> {
+        let is_whole = !matches!(self.state, State::Broken) && self.spans.iter().all(|span| span.kept);
+        is_whole.then(|| &self.buf[self.start..])
+    }
+
     /// Continues to parse. Returns true if a request is complete ([`RequestParser::args`]), until
     /// [`RequestParser::consume`] is called. Requests without any argument are skipped.
     pub fn poll(&mut self) -> Result<bool, ProtocolError> {

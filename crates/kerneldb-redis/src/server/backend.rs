@@ -14,9 +14,8 @@ use super::maps::Maps;
 use super::rebuild::Rebuilds;
 use super::statistics::{Statistics, Totals};
 use super::stats::{Counters, ServerStats};
-use super::verify;
+use super::{ServerConfig, UpgradeCheck, verify};
 use crate::command::{AdminTask, AdminTaskTicket, KernelActivity, Keyspace, Memory, ServerState, Services};
-use bedplate_kerneldb::wal::WalConfig;
 use bedplate_kerneldb::{
     Database, Durability, Error, HandlerInfo, ProcedureInfo, Result, SnapshotItem, Store, read_library,
 };
@@ -31,6 +30,10 @@ pub(super) struct Backend {
     statistics: Statistics,
     gate: Gate,
     procedure_loading: bool,
+    /// The server has a store, and not the database of another part of the program.
+    has_store: bool,
+    /// The check before an upgrade, or the reason why there can be none.
+    upgrade: std::result::Result<UpgradeCheck, &'static str>,
 }
 
 impl Backend {
@@ -38,19 +41,38 @@ impl Backend {
         data: Data,
         maps: Arc<Maps>,
         server: Arc<ServerState>,
-        log: Option<WalConfig>,
-        procedure_loading: bool,
+        config: &ServerConfig,
     ) -> Result<Self> {
         let database = &data.database;
         let totals = Totals::new(maps.stats()?, &database.stats(), &database.expiry_stats());
         let (statistics, gate) = (Statistics::new(totals), maps.gate()?);
+        let has_store = data.store.is_some();
         let data = Arc::new(CurrentData::new(data));
         let tasks = AdminTasks::start({
             let data = data.clone();
             move |task| run_admin_task(task, &data.get()).map_err(|e| format!("ERR {e}"))
         })?;
-        let rebuilds = Rebuilds::new(log);
-        Ok(Backend { data, rebuilds, maps, server, tasks, statistics, gate, procedure_loading })
+        let rebuilds = Rebuilds::new(config.log.clone());
+        let upgrade = match &config.upgrade {
+            // Replies that clients have not read would leave the kernel with the programs on their sockets.
+            Some(_) if config.local_fast_path => {
+                Err("ERR a server with the local fast path cannot be upgraded")
+            }
+            Some(check) => Ok(check.clone()),
+            None => Err("ERR the program that runs this server has no upgrades"),
+        };
+        Ok(Backend {
+            data,
+            rebuilds,
+            maps,
+            server,
+            tasks,
+            statistics,
+            gate,
+            procedure_loading: config.procedure_loading,
+            has_store,
+            upgrade,
+        })
     }
 
     /// The data that is served. Each rebuild of the database exchanges it.
@@ -61,6 +83,17 @@ impl Backend {
     /// The requests for other options of the database.
     pub(super) fn rebuild_requests(&self) -> &Rebuilds {
         &self.rebuilds
+    }
+
+    /// Asks for an upgrade. The error is the client's reply.
+    pub(super) fn request_upgrade(&self) -> std::result::Result<Arc<AdminTaskTicket>, String> {
+        if self.server.shutdown.is_under_way() {
+            return Err("ERR the server is shutting down".into());
+        }
+        if !self.has_store {
+            return Err(NO_STORE.into());
+        }
+        self.rebuilds.submit_upgrade(self.upgrade.as_ref().map_err(|reason| (*reason).to_owned())?)
     }
 
     /// Whether no administrative task waits or runs.
@@ -163,7 +196,7 @@ fn run_admin_task(task: AdminTask, data: &Data) -> Result<String> {
             store.checkpoint().map(|info| format!("{} keys at timestamp {}", info.entries, info.ts))
         }
         (AdminTask::Checkpoint, None) => Err(Error::State),
-        (AdminTask::Rebuild(_), _) => Err(Error::State),
+        (AdminTask::Rebuild(_) | AdminTask::Upgrade, _) => Err(Error::State),
         (AdminTask::Verify, store) => verify::running(database, store),
     }
 }
@@ -243,7 +276,7 @@ impl Services for Backend {
                 .into());
         }
         if let AdminTask::Rebuild(options) = task {
-            if self.store().is_none() {
+            if !self.has_store {
                 return Err(NO_STORE.into());
             }
             if options.durability != Durability::Off && !self.can_save() {
@@ -253,6 +286,9 @@ impl Services for Backend {
                 return Err("ERR the server is shutting down".into());
             }
             return self.rebuilds.submit(options);
+        }
+        if task == AdminTask::Upgrade {
+            return self.request_upgrade();
         }
         self.tasks.submit(task)
     }

@@ -9,17 +9,19 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::time::Instant;
 
 use rustix::event::epoll::EventFlags;
 
 use super::dialogue::Dialogue;
 use super::ends::NO_ENDS;
+use super::handover::{CarriedClient, CarriedTalk};
 use super::layout::srv_peer;
 use super::table::ConnSlot;
 use super::turn::Turn;
-use crate::command::Next;
-use crate::limits::{KEPT_OUTPUT_BYTES, RETRY_MIN, TURN_END_REPLY_BYTES};
+use crate::command::{AdminTaskTicket, Next};
+use crate::limits::{DRAIN_WAIT, KEPT_OUTPUT_BYTES, RETRY_MIN, TURN_END_REPLY_BYTES};
 
 /// The event that a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,6 +152,11 @@ impl Client {
     /// Whether this connection keeps the database from being rebuilt.
     pub(super) fn holds_database(&self) -> bool {
         self.dialogue.holds_database()
+    }
+
+    /// Whether a task has ended of which the client was not told yet.
+    pub(super) fn has_news(&self) -> bool {
+        self.dialogue.has_news()
     }
 
     /// Its dialogue, for a rebuild of the database.
@@ -380,6 +387,49 @@ impl Client {
     #[cfg(test)]
     pub(super) fn output_capacity(&self) -> usize {
         self.out.capacity()
+    }
+
+    /// Reads all passed bytes, for another process. No packet passes any more. Returns whether that was possible.
+    pub(super) fn drain(&mut self, slot: ConnSlot<'_>, buffer: &mut [u8]) -> bool {
+        if !self.mapped {
+            return true;
+        }
+        if !self.my_turn {
+            self.take_over(slot);
+        }
+        let since = Instant::now();
+        while slot.turn().passed_bytes() != self.read {
+            match self.read(buffer) {
+                Ok(Reading::Bytes) => {}
+                // Passed bytes are still on their way to the socket.
+                Ok(Reading::Nothing) if since.elapsed() < DRAIN_WAIT => std::thread::sleep(RETRY_MIN),
+                _ => return false,
+            }
+        }
+        slot.broken() == 0
+    }
+
+    /// Whether its socket is in the kernel's socket map.
+    pub(super) fn is_mapped(&self) -> bool {
+        self.mapped
+    }
+
+    /// Ends the connection here, for another process to continue. `None` if nobody can, which closes it.
+    pub(super) fn into_carried(mut self, upgrade: &Arc<AdminTaskTicket>) -> Option<CarriedClient> {
+        let mut output = self.out.split_off(self.sent);
+        if self.awaiting == Awaiting::Close || self.dialogue.killed() {
+            return None;
+        }
+        let dialogue = self.dialogue.into_carried(upgrade, &mut output)?;
+        let talk = CarriedTalk { output: output.into(), skip: self.skip as u64, dialogue };
+        Some(CarriedClient { stream: self.stream, talk })
+    }
+
+    /// Continues the connection of another process, in the event loop's turn.
+    pub(super) fn continue_with(&mut self, output: Vec<u8>, skip: u64) {
+        self.my_turn = true;
+        self.out = output;
+        self.skip = skip as usize;
     }
 
     /// Closes the socket and returns the dialogue, whose session is still open.

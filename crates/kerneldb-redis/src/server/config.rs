@@ -1,6 +1,8 @@
 //! The configuration of a server.
 
+use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::limits::CLIENTS_MAX;
@@ -42,6 +44,34 @@ pub struct ServerConfig {
     /// Whether clients may load, replace and remove procedures (PROC). A procedure is code that runs in the kernel: it can
     /// read and write all data, and it can read all memory of the kernel.
     pub procedure_loading: bool,
+    /// Checks that another program can take the place of this one. With it, clients can ask for an upgrade (BEDPLATE UPGRADE), at which
+    /// [`ServerHandle::wait`] returns a [`Handover`]. `None` = they cannot.
+    ///
+    /// [`ServerHandle::wait`]: super::ServerHandle::wait
+    /// [`Handover`]: super::Handover
+    pub upgrade: Option<UpgradeCheck>,
+}
+
+/// A check that precedes an upgrade. It runs on a thread of its own, and should take no longer than [`UPGRADE_CHECK_WAIT`](crate::limits::UPGRADE_CHECK_WAIT); its error is
+/// shown to the client.
+#[derive(Clone)]
+pub struct UpgradeCheck(Arc<dyn Fn() -> std::result::Result<(), String> + Send + Sync>);
+
+impl UpgradeCheck {
+    /// A check.
+    pub fn new(check: impl Fn() -> std::result::Result<(), String> + Send + Sync + 'static) -> UpgradeCheck {
+        UpgradeCheck(Arc::new(check))
+    }
+
+    pub(super) fn run(&self) -> std::result::Result<(), String> {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for UpgradeCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("UpgradeCheck")
+    }
 }
 
 /// The times at which replies are sent in batches. All but `Never` need CAP_SYS_NICE.
@@ -69,6 +99,7 @@ impl Default for ServerConfig {
             batch_workers: Batching::default(),
             log: None,
             procedure_loading: false,
+            upgrade: None,
         }
     }
 }

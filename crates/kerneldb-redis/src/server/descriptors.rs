@@ -19,15 +19,16 @@ fn connections_within(limit: u64, open: u64, wanted: u32) -> u32 {
     u32::try_from(available).unwrap_or(u32::MAX).min(wanted)
 }
 
-/// The most connections at once: `wanted`, or fewer with a warning. The descriptors of the server itself must be open.
+/// The most connections at once: `wanted`, or fewer with a warning. The descriptors of the server itself must be open, and those of
+/// `connected` connections are open as well.
 ///
 /// # Errors
 ///
 /// [`Error::Config`] if there is no descriptor for a connection.
-pub(super) fn connections(wanted: u32) -> Result<u32> {
+pub(super) fn connections(wanted: u32, connected: usize) -> Result<u32> {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let open = fs::read_dir("/proc/self/fd").map_err(|e| Error::io("list the open files", e))?.count() as u64;
-    let possible = connections_within(limit, open, wanted);
+    let possible = connections_within(limit, open.saturating_sub(connected as u64), wanted);
     if possible == 0 {
         return Err(Error::Config(format!(
             "this process may have {limit} open files, which leaves none for connections: {ADVICE}"

@@ -1,13 +1,23 @@
 //! The dialogue with one client in user space: the command layer's connection with its session.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use serde::{Deserialize, Serialize};
+
 use super::backend::Backend;
 use super::table::ConnMode;
-use crate::command::{Connection, Next, Peer, Services};
+use crate::command::{AdminTaskTicket, CarriedConnection, Connection, Next, Peer, Services};
 use bedplate_kerneldb::{Durability, Error, Result, Session};
+
+/// The state of a dialogue that another process continues.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct CarriedDialogue {
+    connection: CarriedConnection,
+    /// A transaction is open that has failed: because of a time limit, or not.
+    failed_by_timeout: Option<bool>,
+}
 
 /// A connection of the command layer and the session that it shares with the kernel. Both run that
 /// session's operators, but never at the same time (`bpf/layout.h` states the rules).
@@ -22,18 +32,44 @@ pub(super) struct Dialogue {
 
 impl Dialogue {
     /// Opens a session for a client that was just accepted.
-    pub(super) fn open(backend: &Arc<Backend>, peer: SocketAddr, local: SocketAddr, fd: i32) -> Result<Self> {
+    pub(super) fn open(backend: &Arc<Backend>, peer: Peer) -> Result<Self> {
         let mut session = backend.database().session()?;
         let durability = backend.server().settings.database_options().durability;
         // The kernel may write before the first command reaches user space.
         session.set_logged(durability != Durability::Off);
-        let peer = Peer { addr: peer.to_string(), local_addr: local.to_string(), fd };
         Ok(Dialogue {
             connection: Connection::new(&**backend, peer),
             session: Some(session),
             failure: None,
             backend: backend.clone(),
         })
+    }
+
+    /// Ends the dialogue here, after [`Dialogue::leave_database`] and when all commits are durable. Appends the replies that waited to
+    /// `out`. `None` if nobody can continue it.
+    pub(super) fn into_carried(
+        self,
+        upgrade: &Arc<AdminTaskTicket>,
+        out: &mut Vec<u8>,
+    ) -> Option<CarriedDialogue> {
+        let failed_by_timeout = self.failure.map(|failure| matches!(failure, Error::TimedOut));
+        Some(CarriedDialogue { connection: self.connection.into_carried(upgrade, out)?, failed_by_timeout })
+    }
+
+    /// Continues a dialogue of another process. `upgraded` is the outcome of the upgrade, for the client that has asked for it.
+    pub(super) fn continued(
+        backend: &Arc<Backend>,
+        peer: Peer,
+        carried: CarriedDialogue,
+        upgraded: std::result::Result<(), &str>,
+        out: &mut Vec<u8>,
+    ) -> Result<Self> {
+        let failure =
+            carried.failed_by_timeout.map(|timeout| if timeout { Error::TimedOut } else { Error::Aborted });
+        let connection = Connection::continued(&**backend, peer, carried.connection, upgraded, out);
+        let mut dialogue = Dialogue { connection, session: None, failure, backend: backend.clone() };
+        dialogue.enter_database()?;
+        Ok(dialogue)
     }
 
     /// Index of the session's context.
@@ -45,6 +81,11 @@ impl Dialogue {
     pub(super) fn holds_database(&self) -> bool {
         let is_open = |session: &Session| session.in_transaction() && !session.is_failed();
         self.session.as_ref().is_some_and(is_open) || self.connection.is_at_work()
+    }
+
+    /// Whether a task has ended of which the client was not told yet.
+    pub(super) fn has_news(&self) -> bool {
+        self.connection.has_news()
     }
 
     /// Closes the session, because the database is rebuilt.

@@ -8,6 +8,7 @@
 //! The event loop does a bounded amount of work for a connection at a time ([`crate::limits`]). Connections
 //! with more to do wait in `runnable`, in the order in which they came.
 
+mod handover;
 mod rebuild;
 #[cfg(test)]
 mod tests;
@@ -29,6 +30,7 @@ use super::backend::Backend;
 use super::client::{Awaiting, Client, Outcome};
 use super::dialogue::Dialogue;
 use super::ends::{NO_ENDS, ends_key, ends_of};
+use super::handover::Handover;
 use super::kernel_side::KernelSide;
 use super::listener::{self, Listener};
 use super::signals::Signals;
@@ -38,7 +40,7 @@ use super::turn::Turn;
 use super::wake::Wake;
 use super::workers::BatchWorkers;
 use super::{Batching, ServerConfig};
-use crate::command::Services;
+use crate::command::{Peer, Services};
 use crate::limits::{SWEEP_INTERVAL, TURN_ACCEPTS, TURN_EVENTS, TURN_READ_BYTES, TURN_TIME};
 use bedplate_kerneldb::attach::kernel_error;
 use bedplate_kerneldb::wal::DurableWatch;
@@ -86,6 +88,8 @@ pub(super) struct EventLoop {
     /// Keeps the kernel's workers in the batch class.
     _workers: Option<BatchWorkers>,
     stop: bool,
+    /// The parts of this server for another program; the event loop has ended then.
+    handover: Option<Handover>,
 }
 
 fn io(what: &'static str) -> impl Fn(rustix::io::Errno) -> Error {
@@ -149,6 +153,7 @@ impl EventLoop {
             buffer: vec![0; TURN_READ_BYTES].into_boxed_slice(),
             next_sweep: Instant::now() + SWEEP_INTERVAL,
             stop: false,
+            handover: None,
         };
         if let Some(store) = store {
             event_loop.watch_log(&store)?;
@@ -156,12 +161,13 @@ impl EventLoop {
         Ok(event_loop)
     }
 
-    /// Runs until [`Wake::stop`] or a client's SHUTDOWN.
-    pub(super) fn run(&mut self) -> Result<()> {
+    /// Runs until [`Wake::stop`], a client's SHUTDOWN, or an upgrade. Returns the parts for the next program then.
+    pub(super) fn run(&mut self) -> Result<Option<Handover>> {
         while !self.stop && !self.wake.stopped() {
             self.run_once()?;
         }
-        Ok(())
+        // A stop that came meanwhile wins, and closes the connections.
+        Ok(self.handover.take().filter(|_| !self.wake.stopped()))
     }
 
     /// Waits for events, and does a bounded amount of work.
@@ -203,7 +209,7 @@ impl EventLoop {
             until = until.min(*at);
         }
         let server = self.backend.server();
-        if server.shutdown.is_under_way() || server.clients.is_paused_for_rebuild() {
+        if server.shutdown.is_under_way() || self.backend.rebuild_requests().is_busy() {
             until = until.min(now + PENDING_POLL);
         }
         let wait = until.saturating_duration_since(now);
@@ -244,9 +250,17 @@ impl EventLoop {
             self.refuse(stream);
             return Ok(());
         };
-        match self.connect(index, stream, peer) {
+        let connected = self.connect(index, stream, peer);
+        if connected.is_ok() {
+            self.counters.accepted.fetch_add(1, Ordering::Relaxed);
+        }
+        self.admitted(index, connected)
+    }
+
+    /// Counts a connection, or takes it apart after an error.
+    fn admitted(&mut self, index: u32, connected: Result<()>) -> Result<()> {
+        match connected {
             Ok(()) => {
-                self.counters.accepted.fetch_add(1, Ordering::Relaxed);
                 self.counters.clients.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             }
@@ -268,11 +282,16 @@ impl EventLoop {
         listener::refuse(stream);
     }
 
-    /// Gives the connection its index, and hands the socket to the kernel if there are programs.
+    /// Opens a session for a client that was accepted, and registers the connection.
     fn connect(&mut self, index: u32, stream: TcpStream, peer: SocketAddr) -> Result<()> {
         let failed = |e| Error::io("set up a connection", e);
         let cookie = listener::prepare(&stream, self.config.keepalive).map_err(failed)?;
-        let dialogue = match Dialogue::open(&self.backend, peer, self.listener.addr(), stream.as_raw_fd()) {
+        let names = Peer {
+            addr: peer.to_string(),
+            local_addr: self.listener.addr().to_string(),
+            fd: stream.as_raw_fd(),
+        };
+        let dialogue = match Dialogue::open(&self.backend, names) {
             Ok(dialogue) => dialogue,
             Err(e) => {
                 if matches!(e, Error::NoSession(_)) {
@@ -281,9 +300,26 @@ impl EventLoop {
                 return Err(e);
             }
         };
-        let ends = stream.local_addr().map_or(NO_ENDS, |local| ends_of(peer, local));
         let with_kernel = self.config.kernel_path && dialogue.kernel_may_answer();
         let turn = if with_kernel { Turn::VERDICT } else { Turn::EVENT_LOOP };
+        self.register(index, stream, peer, cookie, dialogue, turn, |_| ())
+    }
+
+    /// Gives the connection its index, and hands the socket to the kernel if there are programs. `prepare` is called with the new client
+    /// before any work on it.
+    #[allow(clippy::too_many_arguments, reason = "the parts of a connection")]
+    fn register(
+        &mut self,
+        index: u32,
+        stream: TcpStream,
+        peer: SocketAddr,
+        cookie: u64,
+        dialogue: Dialogue,
+        turn: Turn,
+        prepare: impl FnOnce(&mut Client),
+    ) -> Result<()> {
+        let failed = |e| Error::io("set up a connection", e);
+        let ends = stream.local_addr().map_or(NO_ENDS, |local| ends_of(peer, local));
         let session = dialogue.session();
         let generation = self.table.open(index, session, turn, dialogue.mode(), ends);
         let key = index.to_ne_bytes();
@@ -306,6 +342,7 @@ impl EventLoop {
         let mapped = maps.map(|maps| maps.get("srv_socks").update(&key, &fd, MapFlags::ANY));
         let kernel_path = self.config.kernel_path;
         let mut client = Client::new(stream, cookie, generation, dialogue, kernel_path);
+        prepare(&mut client);
         let mut kicked = Ok(());
         match mapped {
             None => client.serve_unmapped(),

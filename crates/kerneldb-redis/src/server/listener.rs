@@ -35,6 +35,27 @@ impl Listener {
         Ok(Listener { socket, addr })
     }
 
+    /// Takes a socket that listens already, at the address or at any port of it. The socket is given back if it has another address.
+    pub(super) fn of(socket: TcpListener, addr: SocketAddr) -> std::result::Result<Self, TcpListener> {
+        match socket.local_addr() {
+            Ok(bound) if bound.ip() == addr.ip() && (addr.port() == 0 || bound.port() == addr.port()) => {
+                Ok(Listener { socket, addr: bound })
+            }
+            _ => Err(socket),
+        }
+    }
+
+    /// Takes a socket that listens already, whatever its address is.
+    pub(super) fn at_its_address(socket: TcpListener) -> Result<Self> {
+        let addr = socket.local_addr().map_err(|e| Error::io("asking for the address of a socket", e))?;
+        Ok(Listener { socket, addr })
+    }
+
+    /// A further descriptor of the socket.
+    pub(super) fn try_clone(&self) -> io::Result<TcpListener> {
+        self.socket.try_clone()
+    }
+
     /// Lets clients connect.
     pub(super) fn listen(&self) -> Result<()> {
         rustix::net::listen(&self.socket, CONNECTIONS_WAITING)

@@ -17,7 +17,7 @@
 //! shared connection table), `turn` (which side answers), `signals` (which connections to look at),
 //! `listener`, `local` (the fast path of local clients), `ends` (of connections), `client` (one connection),
 //! `event_loop` (the thread), `dialogue` and `backend` (the seam to the command layer
-//! and to the database), `data` (the database behind the server) and `rebuild` (its change to one with other options), `workers` (scheduling of the kernel's senders), `activity` and `idle` (the load that decides it),
+//! and to the database), `data` (the database behind the server), `rebuild` (its change to one with other options) and `handover` (to another program), `workers` (scheduling of the kernel's senders), `activity` and `idle` (the load that decides it),
 //! `admin_tasks` (checkpoints, verifications and libraries), `gate` (pauses), `wake`, `stats`,
 //! `statistics` (for INFO), `config`, `descriptors` (the number of connections that the limit on open files allows).
 
@@ -32,6 +32,7 @@ mod dialogue;
 mod ends;
 mod event_loop;
 mod gate;
+mod handover;
 mod idle;
 mod kernel_side;
 mod layout;
@@ -50,19 +51,21 @@ mod wake;
 mod workers;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
-pub use config::{Batching, ServerConfig};
+pub use config::{Batching, ServerConfig, UpgradeCheck};
+pub use handover::{FORMAT as HANDOVER_FORMAT, Handover, READABLE_FORMATS};
 pub use stats::ServerStats;
 pub use workers::BatchWorkers;
 
-use crate::command::{DatabaseOptions, ServerState, Startup};
+use crate::command::{DatabaseOptions, ServerState, Services, Startup};
 use backend::Backend;
 use bedplate_kerneldb::limits::LOG_RING_BYTES_DEFAULT;
-use bedplate_kerneldb::{Database, Durability, EngineKind, Error, Result, Store};
+use bedplate_kerneldb::{Config, Database, Durability, EngineKind, Error, Result, Store, StoreConfig};
 use data::{CurrentData, Data};
 use event_loop::EventLoop;
+use handover::{CarriedClient, CarriedState};
 use kernel_side::KernelSide;
 use listener::Listener;
 use stats::Counters;
@@ -78,7 +81,8 @@ pub struct ServerHandle {
     current: Arc<CurrentData>,
     counters: Arc<Counters>,
     wake: Arc<Wake>,
-    thread: Option<JoinHandle<Result<()>>>,
+    backend: Weak<Backend>,
+    thread: Option<JoinHandle<Result<Option<Handover>>>>,
 }
 
 /// The store behind a server, which is another one after each change of the database's options.
@@ -104,6 +108,24 @@ impl Stopper {
     }
 }
 
+/// Upgrades a server from another thread, for instance from a signal handler's thread.
+#[derive(Clone)]
+pub struct Upgrader {
+    backend: Weak<Backend>,
+    wake: Arc<Wake>,
+}
+
+impl Upgrader {
+    /// Asks for an upgrade, as BEDPLATE UPGRADE does; returns at once. The log has the reason if there is none.
+    pub fn request(&self) {
+        let Some(backend) = self.backend.upgrade() else { return };
+        match backend.request_upgrade() {
+            Ok(_) => self.wake.ring(),
+            Err(error) => tracing::warn!(error, "no upgrade"),
+        }
+    }
+}
+
 impl Server {
     /// Takes the address, for a server that starts later. Clients are refused until then.
     ///
@@ -113,7 +135,30 @@ impl Server {
     pub fn prepare(config: ServerConfig) -> Result<Preparation> {
         config.check()?;
         let listener = Arc::new(Listener::bind(config.bind)?);
-        Ok(Preparation { config, listener, loading: None })
+        Ok(Preparation { config, listener, loading: None, handover: None, configured: None })
+    }
+
+    /// The same for a server that goes on with the connections of another one. It listens on the same socket, unless the configuration
+    /// has another address. Clients that connect meanwhile wait.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Server::prepare`].
+    pub fn resume(config: ServerConfig, handover: Handover) -> Result<Preparation> {
+        config.check()?;
+        let Handover { listener, clients, state, outcome } = handover;
+        let listener = match Listener::of(listener, config.bind) {
+            Ok(listener) => listener,
+            Err(old) => match Listener::bind(config.bind) {
+                Ok(listener) => listener,
+                Err(error) => {
+                    tracing::error!(%error, "the server listens at its old address");
+                    Listener::at_its_address(old)?
+                }
+            },
+        };
+        let handover = Some((clients, state, outcome));
+        Ok(Preparation { config, listener: Arc::new(listener), loading: None, handover, configured: None })
     }
 
     /// Starts a server on a store: writes are as durable as the store makes them. Clients can change options of the database
@@ -134,9 +179,25 @@ pub struct Preparation {
     config: ServerConfig,
     listener: Arc<Listener>,
     loading: Option<(Arc<Database>, JoinHandle<Result<KernelSide>>)>,
+    handover: Option<Continued>,
+    /// The options of the database without the changes of the clients, if they differ.
+    configured: Option<DatabaseOptions>,
 }
 
+/// The parts of a [`Handover`] that are used when the event loop starts.
+type Continued = (Vec<CarriedClient>, CarriedState, std::result::Result<(), String>);
+
 impl Preparation {
+    /// The address of the server.
+    pub fn address(&self) -> SocketAddr {
+        self.listener.addr()
+    }
+
+    /// Whether it goes on with the connections of another server.
+    pub fn is_resumed(&self) -> bool {
+        self.handover.is_some()
+    }
+
     /// Checks the configuration against the engine of the database that is to be opened, which may take long.
     ///
     /// # Errors
@@ -144,6 +205,15 @@ impl Preparation {
     /// [`Error::Config`] if a server of such a database cannot have it.
     pub fn check_engine(&self, engine: EngineKind) -> Result<()> {
         self.config.check_engine(engine)
+    }
+
+    /// The configuration of a store, with the options of the database that clients of the program before have changed.
+    pub fn store_config(&mut self, configured: StoreConfig) -> StoreConfig {
+        let Some((_, state, _)) = &self.handover else { return configured };
+        let at_start = configured_options(&configured);
+        let options = state.database_options(at_start);
+        self.configured = Some(at_start);
+        rebuild::config_with(&configured, self.config.log.as_ref(), &options)
     }
 
     /// Begins to load the programs for a database, on another thread. Programs that were loaded for another database
@@ -167,6 +237,7 @@ impl Preparation {
         let parts = self.parts(database, store)?;
         let addr = parts.listener.addr();
         let (kernel, wake, counters) = (parts.kernel.clone(), parts.wake.clone(), parts.counters.clone());
+        let backend = Arc::downgrade(&parts.backend);
         let current = parts.backend.current().clone();
         let (ready, started) = std::sync::mpsc::sync_channel(1);
         let thread = std::thread::Builder::new()
@@ -180,14 +251,14 @@ impl Preparation {
                     }
                     Err(e) => {
                         let _ = ready.send(Err(e));
-                        Ok(())
+                        Ok(None)
                     }
                 }
             })
             .map_err(|e| Error::io("start the server's thread", e))?;
         started.recv().expect("the thread reports before it ends")?;
         tracing::info!(%addr, "listening");
-        Ok(ServerHandle { addr, kernel, current, counters, wake, thread: Some(thread) })
+        Ok(ServerHandle { addr, kernel, current, counters, wake, backend, thread: Some(thread) })
     }
 
     /// Loads the programs, unless they are loaded, and listens.
@@ -202,6 +273,8 @@ impl Preparation {
         listener.listen()?;
         let wake = Arc::new(Wake::new()?);
         let counters = Arc::new(Counters::default());
+        let options = options_of(&database, store.as_deref());
+        let carried = self.handover.as_ref().map_or(0, |(clients, ..)| clients.len());
         let server = ServerState::new(Startup {
             timeouts: database.timeouts().clone(),
             bind: addr.ip().to_string(),
@@ -210,25 +283,42 @@ impl Preparation {
                 .as_ref()
                 .and_then(|s| s.data_dir())
                 .map_or_else(String::new, |d| d.display().to_string()),
-            database: options_of(&database, store.as_deref()),
-            max_clients: descriptors::connections(config.max_clients)?.into(),
+            database: self.configured.unwrap_or(options),
+            max_clients: descriptors::connections(config.max_clients, carried)?.into(),
             timeout_s: config.idle_timeout.map_or(0, |t| t.as_secs().max(1)),
             password: config.password.clone(),
         });
         let maps = kernel.maps.clone();
+        if let Some((_, state, _)) = &self.handover {
+            state.load_again(&database);
+        }
         let data = Data::new(database, store)?;
-        let backend =
-            Arc::new(Backend::new(data, maps, server, config.log.clone(), config.procedure_loading)?);
-        Ok(Parts { config, listener, kernel, wake, counters, backend })
+        server.settings.set_database_options(options);
+        if let Some((_, state, _)) = &self.handover {
+            state.set_again(&server);
+        }
+        let backend = Arc::new(Backend::new(data, maps, server, &config)?);
+        backend.settings_changed();
+        Ok(Parts { config, listener, kernel, wake, counters, backend, handover: self.handover })
     }
 }
 
 /// The options of a database that clients can see and change.
 fn options_of(database: &Database, store: Option<&Store>) -> DatabaseOptions {
-    let config = store.map_or(database.config(), |store| &store.config().database);
+    match store {
+        Some(store) => configured_options(store.config()),
+        None => options_with(database.config(), Durability::Off),
+    }
+}
+
+fn configured_options(config: &StoreConfig) -> DatabaseOptions {
+    options_with(&config.database, config.wal.as_ref().map_or(Durability::Off, |wal| wal.durability))
+}
+
+fn options_with(config: &Config, durability: Durability) -> DatabaseOptions {
     let ring = |bytes| if bytes == 0 { LOG_RING_BYTES_DEFAULT } else { bytes };
     DatabaseOptions {
-        durability: store.map_or(Durability::Off, Store::durability),
+        durability,
         memory_bytes: config.memory_bytes,
         versions: config.versions,
         wal_ring_bytes: ring(config.wal_ring_bytes),
@@ -243,13 +333,18 @@ struct Parts {
     wake: Arc<Wake>,
     counters: Arc<Counters>,
     backend: Arc<Backend>,
+    handover: Option<Continued>,
 }
 
 impl Parts {
     /// Makes the event loop, which belongs to the calling thread.
     fn event_loop(self) -> Result<EventLoop> {
-        let Parts { config, listener, kernel, wake, counters, backend } = self;
-        EventLoop::new(config, kernel, listener, wake, counters, backend)
+        let Parts { config, listener, kernel, wake, counters, backend, handover } = self;
+        let mut event_loop = EventLoop::new(config, kernel, listener, wake, counters, backend)?;
+        if let Some((clients, state, outcome)) = handover {
+            event_loop.continue_clients(clients, &state, &outcome);
+        }
+        Ok(event_loop)
     }
 }
 
@@ -280,8 +375,14 @@ impl ServerHandle {
         Stopper(self.wake.clone())
     }
 
-    /// Waits until the server has stopped: [`Stopper::stop`], a client's SHUTDOWN, or an error.
-    pub fn wait(mut self) -> Result<()> {
+    /// A handle that upgrades this server from another thread.
+    pub fn upgrader(&self) -> Upgrader {
+        Upgrader { backend: self.backend.clone(), wake: self.wake.clone() }
+    }
+
+    /// Waits until the server has stopped: [`Stopper::stop`], a client's SHUTDOWN, or an error. At an upgrade it returns the parts with
+    /// which another program goes on; the store is complete, and nobody uses it.
+    pub fn wait(mut self) -> Result<Option<Handover>> {
         self.join()
     }
 
@@ -289,12 +390,12 @@ impl ServerHandle {
     /// transactions, and detaches the programs.
     pub fn shutdown(mut self) -> Result<()> {
         self.wake.stop();
-        self.join()
+        self.join().map(drop)
     }
 
-    fn join(&mut self) -> Result<()> {
+    fn join(&mut self) -> Result<Option<Handover>> {
         match self.thread.take().map(JoinHandle::join) {
-            None => Ok(()),
+            None => Ok(None),
             Some(Ok(result)) => result,
             Some(Err(panic)) => std::panic::resume_unwind(panic),
         }

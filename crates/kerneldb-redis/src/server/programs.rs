@@ -263,6 +263,12 @@ impl Programs {
         self.complete(database, constants, call_returns, Vec::new())
     }
 
+    /// Takes a socket out of the socket map.
+    pub(super) fn unmap(&self, index: u32) -> Result<()> {
+        let unmapped = self.maps.get("srv_socks").delete(&index.to_ne_bytes());
+        unmapped.map_err(|e| kernel_error("cannot take a socket back from the kernel", e))
+    }
+
     /// Puts programs into use. Programs of another database have been taken out of use by [`Programs::leave`].
     pub(super) fn enter(&self, loaded: Loaded) -> Result<()> {
         self.activate(&loaded)?;

@@ -1,33 +1,53 @@
-//! The request for another database, and the configuration that it asks for.
+//! The request for another database or for another program, and the configuration that it asks for.
 //!
-//! A client's CONFIG SET leaves the request here. The event loop fulfils it between the requests of its clients
-//! (`event_loop/rebuild.rs`). There is one request at a time.
+//! A client's CONFIG SET or BEDPLATE UPGRADE leaves the request here. The event loop fulfils it between the requests of its clients
+//! (`event_loop/rebuild.rs`, `event_loop/handover.rs`). There is one request at a time.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Instant;
 
+use super::UpgradeCheck;
 use crate::command::{AdminTaskResult, AdminTaskTicket, DatabaseOptions};
 use crate::limits::REBUILD_WAIT;
 use bedplate_kerneldb::wal::WalConfig;
 use bedplate_kerneldb::{Config, Durability, StoreConfig};
 
-/// A request for a database with other options.
+/// What a request asks for.
+#[derive(Clone, Debug)]
+pub(super) enum Work {
+    /// A database with these options.
+    Rebuild(DatabaseOptions),
+    /// That another program can go on.
+    HandOver,
+}
+
+/// A request.
 #[derive(Clone)]
 pub(super) struct Request {
-    pub(super) options: DatabaseOptions,
+    pub(super) work: Work,
     /// The time until which it waits for transactions to end.
     pub(super) until: Instant,
-    ticket: Arc<AdminTaskTicket>,
+    pub(super) ticket: Arc<AdminTaskTicket>,
 }
 
 /// The request, if there is one, and the number of databases so far.
 #[derive(Default)]
 pub(super) struct Rebuilds {
-    request: Mutex<Option<Request>>,
+    request: Arc<Mutex<Option<Request>>>,
+    /// A new program is being checked, which precedes a request.
+    checks: Arc<AtomicBool>,
     count: AtomicU64,
     /// The configuration of a log that is switched on: that of the last log, or the one of the server's configuration.
     wal: Mutex<Option<WalConfig>>,
+}
+
+impl Request {
+    fn new(work: Work, ticket: Arc<AdminTaskTicket>) -> Request {
+        Request { work, until: Instant::now() + REBUILD_WAIT, ticket }
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -40,15 +60,56 @@ impl Rebuilds {
         Rebuilds { wal: Mutex::new(wal), ..Rebuilds::default() }
     }
 
-    /// Makes a request. The error is the client's reply.
+    /// Makes a request for other options. The error is the client's reply.
     pub(super) fn submit(&self, options: DatabaseOptions) -> Result<Arc<AdminTaskTicket>, String> {
         let mut request = lock(&self.request);
-        if request.is_some() {
-            return Err("ERR the database is being rebuilt already".into());
-        }
+        self.is_free(&request)?;
         let ticket = Arc::new(AdminTaskTicket::default());
-        *request = Some(Request { options, until: Instant::now() + REBUILD_WAIT, ticket: ticket.clone() });
+        *request = Some(Request::new(Work::Rebuild(options), ticket.clone()));
         Ok(ticket)
+    }
+
+    /// Makes a request for another program, if the check says that it can go on. The error is the client's reply.
+    pub(super) fn submit_upgrade(&self, check: &UpgradeCheck) -> Result<Arc<AdminTaskTicket>, String> {
+        let guard = lock(&self.request);
+        self.is_free(&guard)?;
+        self.checks.store(true, Ordering::Relaxed);
+        drop(guard);
+        let ticket = Arc::new(AdminTaskTicket::default());
+        let (request, checks) = (self.request.clone(), self.checks.clone());
+        let (check, tell) = (check.clone(), ticket.clone());
+        let thread = thread::Builder::new().name("kdb-upgrade".into()).spawn(move || {
+            let checked = catch_unwind(AssertUnwindSafe(|| check.run()));
+            let mut request = lock(&request);
+            checks.store(false, Ordering::Relaxed);
+            match checked.unwrap_or_else(|_| Err("the check of the new program failed".into())) {
+                Ok(()) => *request = Some(Request::new(Work::HandOver, tell)),
+                Err(error) => {
+                    tracing::warn!(error, "no upgrade");
+                    tell.finish(Err(format!("ERR {error}")));
+                }
+            }
+        });
+        thread.map(|_| ticket).map_err(|error| {
+            self.checks.store(false, Ordering::Relaxed);
+            format!("ERR the new program cannot be checked: {error}")
+        })
+    }
+
+    /// Whether a further request can be made, while the lock is held.
+    fn is_free(&self, request: &Option<Request>) -> Result<(), String> {
+        match (request, self.checks.load(Ordering::Relaxed)) {
+            (None, false) => Ok(()),
+            (Some(Request { work: Work::Rebuild(_), .. }), _) => {
+                Err("ERR the database is being rebuilt already".into())
+            }
+            _ => Err("ERR the server is being upgraded".into()),
+        }
+    }
+
+    /// Whether a request is made or will be.
+    pub(super) fn is_busy(&self) -> bool {
+        lock(&self.request).is_some() || self.checks.load(Ordering::Relaxed)
     }
 
     /// The present request.
@@ -68,6 +129,11 @@ impl Rebuilds {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// As many databases have held the data before.
+    pub(super) fn count_from(&self, databases: u64) {
+        self.count.fetch_max(databases, Ordering::Relaxed);
+    }
+
     /// Number of databases before the present one.
     pub(super) fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
@@ -80,22 +146,32 @@ impl Rebuilds {
         if let Some(wal) = &present.wal {
             *kept = Some(wal.clone());
         }
-        let wal = match options.durability {
-            Durability::Off => None,
-            durability => Some(WalConfig { durability, ..kept.clone().unwrap_or_default() }),
-        };
-        let old = &present.database;
-        let least = old.engine.partitions_for(options.memory_bytes);
-        let by_memory = old.partitions == old.engine.partitions_for(old.memory_bytes);
-        let database = Config {
-            memory_bytes: options.memory_bytes,
-            partitions: if by_memory { least } else { least.max(old.partitions) },
-            versions: options.versions,
-            wal_ring_bytes: options.wal_ring_bytes,
-            ..old.clone()
-        };
-        StoreConfig { database, wal, ..present.clone() }
+        config_with(present, kept.as_ref(), options)
     }
+}
+
+/// The configuration for some options. `log` is the configuration of a log that `present` does not have.
+pub(super) fn config_with(
+    present: &StoreConfig,
+    log: Option<&WalConfig>,
+    options: &DatabaseOptions,
+) -> StoreConfig {
+    let log = present.wal.as_ref().or(log);
+    let wal = match options.durability {
+        Durability::Off => None,
+        durability => Some(WalConfig { durability, ..log.cloned().unwrap_or_default() }),
+    };
+    let old = &present.database;
+    let least = old.engine.partitions_for(options.memory_bytes);
+    let by_memory = old.partitions == old.engine.partitions_for(old.memory_bytes);
+    let database = Config {
+        memory_bytes: options.memory_bytes,
+        partitions: if by_memory { least } else { least.max(old.partitions) },
+        versions: options.versions,
+        wal_ring_bytes: options.wal_ring_bytes,
+        ..old.clone()
+    };
+    StoreConfig { database, wal, ..present.clone() }
 }
 
 #[cfg(test)]
@@ -113,6 +189,36 @@ mod tests {
         rebuilds.finish(Ok(String::new()));
         assert_eq!(second.result(), Some(&Ok(String::new())));
         assert!(rebuilds.request().is_none());
+    }
+
+    #[test]
+    fn an_upgrade_is_checked_before_it_is_requested() {
+        let rebuilds = Rebuilds::default();
+        let (go, wait) = std::sync::mpsc::channel();
+        let wait = Mutex::new(wait);
+        let check = UpgradeCheck::new(move || lock(&wait).recv().unwrap());
+        let ended = |ticket: &AdminTaskTicket| loop {
+            match ticket.result() {
+                Some(result) => return result.clone(),
+                None => thread::yield_now(),
+            }
+        };
+        let first = rebuilds.submit_upgrade(&check).unwrap();
+        assert!(rebuilds.is_busy() && rebuilds.request().is_none());
+        assert!(rebuilds.submit_upgrade(&check).unwrap_err().contains("being upgraded"));
+        assert!(rebuilds.submit(DatabaseOptions::default()).unwrap_err().contains("being upgraded"));
+        go.send(Err("there is no program".into())).unwrap();
+        assert_eq!(ended(&first), Err("ERR there is no program".into()));
+        assert!(!rebuilds.is_busy());
+        let second = rebuilds.submit_upgrade(&check).unwrap();
+        go.send(Ok(())).unwrap();
+        while rebuilds.request().is_none() {
+            thread::yield_now();
+        }
+        assert!(matches!(rebuilds.request().unwrap().work, Work::HandOver));
+        assert!(rebuilds.submit(DatabaseOptions::default()).is_err());
+        rebuilds.finish(Ok(String::new()));
+        assert_eq!(ended(&second), Ok(String::new()));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use bedplate_kerneldb::{Error, Result};
 
-/// A doorbell with one message: stop. `Send + Sync`.
+/// A doorbell, and the message that the loop is to stop. `Send + Sync`.
 pub(super) struct Wake {
     fd: OwnedFd,
     stop: AtomicBool,
@@ -20,7 +20,7 @@ impl Wake {
         Ok(Wake { fd, stop: AtomicBool::new(false) })
     }
 
-    /// Readable after a call of [`Wake::stop`].
+    /// Readable after a call of [`Wake::stop`] or [`Wake::ring`].
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -28,6 +28,11 @@ impl Wake {
     /// Asks the loop to end.
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
+        self.ring();
+    }
+
+    /// Lets the loop look for requests.
+    pub(super) fn ring(&self) {
         let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
     }
 

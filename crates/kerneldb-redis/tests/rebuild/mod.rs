@@ -1,4 +1,5 @@
 //! A server on a data directory whose options change, and what its tests ask it.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub mod work;
 

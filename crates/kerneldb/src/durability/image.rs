@@ -1,24 +1,81 @@
-//! An image of a database in memory, from which another database is filled: for stores without a data directory.
+//! An image of a database in memory, from which another database is filled: for stores without a data directory. Another process can have
+//! it, too.
 
+use std::fmt;
+use std::fs::File;
+use std::io::{BufReader, Result as IoResult};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::checkpoint::files;
+use super::checkpoint::format::Decoder;
 use super::checkpoint::source::DatabaseSnapshot;
 use super::datadir::DataDir;
+use super::disk::Reader;
 use super::disk::memory::MemoryDir;
 use crate::{Database, Error, Result};
 
 /// Of the memory that an image may take, this share is left free: the kernel estimates what is available.
 const SPARE_SHARE: u64 = 16;
 
-/// Writes an image: a data directory in memory, with one checkpoint that has everything. Returns the checkpoint's timestamp, too.
-pub(super) fn write(database: &Database) -> Result<(DataDir, u64)> {
-    let data = DataDir::without_path(Arc::new(MemoryDir::default()), Arc::new(MemoryDir::default()));
-    let source = Box::new(DatabaseSnapshot::take(database)?);
-    let info = files::write(&*data.checkpoint, source, data.id, None, &mut |_| ControlFlow::Continue(()))?;
-    files::publish(&*data.checkpoint, info.ts, 1)?;
-    Ok((data, info.ts))
+/// A copy of the data of a [`Store`](super::Store) in memory, as [`Store::image`](super::Store::image) makes it.
+/// [`Store::open_image`](super::Store::open_image) makes a store with the same data.
+pub struct Image {
+    dir: Arc<MemoryDir>,
+    /// Timestamp of the newest commit.
+    ts: u64,
+}
+
+impl Image {
+    /// Copies all commits so far.
+    pub(super) fn of(database: &Database) -> Result<Image> {
+        let dir = Arc::new(MemoryDir::default());
+        let source = Box::new(DatabaseSnapshot::take(database)?);
+        let id = data_dir(&dir).id;
+        let info = files::write(&*dir, source, id, None, &mut |_| ControlFlow::Continue(()))?;
+        files::publish(&*dir, info.ts, 1)?;
+        Ok(Image { dir, ts: info.ts })
+    }
+
+    /// Timestamp of the newest commit in it.
+    pub(super) fn ts(&self) -> u64 {
+        self.ts
+    }
+
+    /// A data directory in memory, with one checkpoint that is the image.
+    pub(super) fn data_dir(&self) -> DataDir {
+        data_dir(&self.dir)
+    }
+
+    /// A file with the image, in the format of checkpoints. It has no name in a file system, and is free when it is closed. The
+    /// descriptor is closed at an exec.
+    pub fn to_file(&self) -> IoResult<File> {
+        self.dir.file(&files::checkpoint_name(self.ts))
+    }
+
+    /// The image in such a file.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Corrupt`] if the file does not begin as a checkpoint does; [`Error::Io`].
+    pub fn from_file(file: File) -> Result<Image> {
+        let dir = Arc::new(MemoryDir::default());
+        let failed = |e| Error::io("reading an image", e);
+        let reader = dir.add("image", file).map_err(failed)?;
+        let ts = Decoder::new(BufReader::new(Reader::new(reader)))?.header().ts;
+        super::disk::Dir::rename(&*dir, "image", &files::checkpoint_name(ts)).map_err(failed)?;
+        Ok(Image { dir, ts })
+    }
+}
+
+impl fmt::Debug for Image {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Image").field("ts", &self.ts).finish_non_exhaustive()
+    }
+}
+
+fn data_dir(dir: &Arc<MemoryDir>) -> DataDir {
+    DataDir::without_path(Arc::new(MemoryDir::default()), dir.clone())
 }
 
 /// Checks that the machine has memory for an image of this much data. The database stays in memory while the image is written, and the

@@ -18,5 +18,6 @@ pub mod testing;
 mod transfer;
 pub mod wal;
 
+pub use image::Image;
 pub use rebuild::RebuildError;
 pub use store::{Store, StoreConfig};

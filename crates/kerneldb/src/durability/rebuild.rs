@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::datadir::DataDir;
-use super::image;
+use super::image::{self, Image};
 use super::recovery::{RecoveryOptions, RecoveryReport};
 use super::store::{Store, StoreConfig};
 use crate::{Database, EngineKind, Error, Result};
@@ -135,7 +135,7 @@ enum Source {
     /// It is in the data directory.
     DataDir(DataDir),
     /// It is in memory.
-    Image(DataDir),
+    Image(Image),
 }
 
 impl Source {
@@ -146,7 +146,7 @@ impl Source {
     ) -> Result<(Store, RecoveryReport)> {
         match self {
             Source::DataDir(data) => Store::open_in(config, data.clone(), &mut |_| (), created),
-            Source::Image(image) => Store::in_memory_with(config, image, created),
+            Source::Image(image) => Store::fill_from_image(config, image, created),
         }
     }
 }
@@ -159,7 +159,11 @@ impl Store {
                 let ts = self.checkpoint_status().last.map_or(0, |info| info.ts);
                 Ok((Source::DataDir(data.clone()), ts))
             }
-            None => image::write(self.database()).map(|(image, ts)| (Source::Image(image), ts)),
+            None => {
+                let image = self.image()?;
+                let ts = image.ts();
+                Ok((Source::Image(image), ts))
+            }
         }
     }
 }

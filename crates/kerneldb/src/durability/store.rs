@@ -17,6 +17,7 @@ use super::checkpoint::background::{CheckpointTask, Checkpointer};
 use super::checkpoint::source::DatabaseSnapshot;
 use super::checkpoint::{CheckpointConfig, CheckpointInfo, CheckpointStatus, Progress, files};
 use super::datadir::DataDir;
+use super::image::Image;
 use super::libraries;
 use super::recovery::{
     Filler, Recovered, RecoveryOptions, RecoveryProgress, RecoveryReport, Sources, recover,
@@ -159,14 +160,34 @@ impl Store {
         Ok(Store::without_data_dir(config, database))
     }
 
-    /// The same, with the contents of an image.
-    pub(super) fn in_memory_with(
+    /// A database without a data directory, filled with the contents of an image. `created` is called as by [`Store::open_with`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] if the configuration has a log, those of creating the database, or [`Error::NoMemory`] if the data does not fit.
+    pub fn open_image(
         config: StoreConfig,
-        image: &DataDir,
+        image: &Image,
+        created: &mut dyn FnMut(&Arc<Database>),
+    ) -> Result<Store> {
+        if config.wal.is_some() {
+            return Err(Error::Config("a log needs a data directory, and there is none".into()));
+        }
+        Store::fill_from_image(config, image, created).map(|(store, _)| store)
+    }
+
+    pub(super) fn fill_from_image(
+        config: StoreConfig,
+        image: &Image,
         created: &mut dyn FnMut(&Arc<Database>),
     ) -> Result<(Store, RecoveryReport)> {
-        let recovered = fill(&config, image, &mut |_| (), created)?;
+        let recovered = fill(&config, &image.data_dir(), &mut |_| (), created)?;
         Ok((Store::without_data_dir(config, recovered.target.done()), recovered.report))
+    }
+
+    /// Copies the data into an image, in memory. Others may use the database meanwhile; their later commits are not in it.
+    pub fn image(&self) -> Result<Image> {
+        Image::of(&self.database)
     }
 
     fn without_data_dir(config: StoreConfig, database: Arc<Database>) -> Store {

@@ -5,7 +5,9 @@ use std::time::Duration;
 use bedplate_kerneldb::checkpoint::{CheckpointConfig, verify};
 use bedplate_kerneldb::store::{dump, load, restore, verify_data_dir};
 use bedplate_kerneldb::wal::WalConfig;
-use bedplate_kerneldb::{Config, Database, Durability, EngineKind, Error, SetOptions, Store, StoreConfig};
+use bedplate_kerneldb::{
+    Config, Database, Durability, EngineKind, Error, Image, SetOptions, Store, StoreConfig,
+};
 
 use super::super::{LONG, config, contents, open, set};
 
@@ -202,6 +204,18 @@ fn a_rebuild_in_memory_keeps_the_data() {
         store = *failed.store.unwrap();
         assert_eq!(contents(store.database()), before);
     }
+    // As from one process to the next.
+    let before = contents(store.database());
+    let image = Image::from_file(store.image().unwrap().to_file().unwrap()).unwrap();
+    drop(store);
+    let logged = StoreConfig { wal: Some(WalConfig::default()), ..off() };
+    assert!(matches!(Store::open_image(logged, &image, &mut |_| ()), Err(Error::Config(_))));
+    for _ in 0..2 {
+        let store = Store::open_image(off(), &image, &mut |_| ()).unwrap();
+        assert_eq!(contents(store.database()), before);
+    }
+    let wrong = tempfile::tempfile().unwrap();
+    assert!(matches!(Image::from_file(wrong), Err(Error::Corrupt(_))));
 }
 
 #[test]

@@ -21,8 +21,10 @@ use super::{EventLoop, LOG};
 use crate::command::{DatabaseOptions, Services};
 use crate::limits::SWEEP_INTERVAL;
 use crate::server::backend::NO_STORE;
+use crate::server::client::Client;
 use crate::server::data::Data;
 use crate::server::programs::{Loaded, Programs};
+use crate::server::rebuild::Work;
 use bedplate_kerneldb::wal::DurableWatch;
 use bedplate_kerneldb::{Database, Error, RebuildError, Result, Store, StoreConfig};
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -31,29 +33,53 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 type Complete = (Store, Option<Loaded>);
 
 impl EventLoop {
-    /// Takes the next step of a change of the database's options, if clients have asked for one.
+    /// Takes the next step of a change of the database's options or of an upgrade, if clients have asked for one.
     pub(super) fn run_rebuild(&mut self) -> Result<()> {
         let Some(request) = self.backend.rebuild_requests().request() else { return Ok(()) };
         let server = self.backend.server().clone();
+        let stays = match request.work {
+            Work::Rebuild(_) => "the database stays as it is",
+            Work::HandOver => "the server stays as it is",
+        };
         let stops = self.stop || self.wake.stopped() || server.shutdown.is_under_way();
         if !stops && !server.clients.is_paused_for_rebuild() {
             self.pause_for_rebuild(true);
         }
-        let held = self.clients.iter().flatten().filter(|client| client.holds_database()).count();
+        // A client whose task ends after this is one with news.
+        let has_no_tasks = self.backend.has_no_tasks();
+        let count = |what: fn(&Client) -> bool| self.clients.iter().flatten().filter(|c| what(c)).count();
+        let (held, with_news) = (count(Client::holds_database), count(Client::has_news));
+        let is_late = Instant::now() >= request.until;
+        // Those who have not heard the news by then do not read.
+        let waits_for_news = matches!(request.work, Work::HandOver) && with_news > 0 && !is_late;
         let result = if stops {
             Err("ERR the server is shutting down".into())
-        } else if held == 0 && self.backend.has_no_tasks() {
-            self.rebuild(&request.options)?
-        } else if Instant::now() < request.until {
+        } else if held == 0 && has_no_tasks && !waits_for_news {
+            match &request.work {
+                Work::Rebuild(options) => self.rebuild(options)?,
+                Work::HandOver => match self.hand_over(&request)? {
+                    Ok(handover) => {
+                        tracing::info!(connections = handover.connections(), "the next program goes on");
+                        self.handover = Some(handover);
+                        self.stop = true;
+                        return Ok(());
+                    }
+                    Err(error) => Err(error),
+                },
+            }
+        } else if !is_late {
             return Ok(());
         } else if held > 0 {
-            Err(format!("TRYAGAIN the database stays as it is: transactions of {held} clients are open"))
+            Err(format!("TRYAGAIN {stays}: transactions of {held} clients are open"))
         } else {
-            Err("TRYAGAIN the database stays as it is: an administrative task is running".into())
+            Err(format!("TRYAGAIN {stays}: an administrative task is running"))
         };
-        match &result {
-            Ok(()) => tracing::info!(options = ?request.options, "the database was rebuilt"),
-            Err(error) => tracing::warn!(error, options = ?request.options, "the database was not rebuilt"),
+        match (&result, &request.work) {
+            (Ok(()), _) => tracing::info!(work = ?request.work, "the database was rebuilt"),
+            (Err(error), Work::Rebuild(options)) => {
+                tracing::warn!(error, ?options, "the database was not rebuilt")
+            }
+            (Err(error), Work::HandOver) => tracing::warn!(error, "no upgrade"),
         }
         self.pause_for_rebuild(false);
         self.backend.rebuild_requests().finish(result.map(|()| String::new()));
@@ -136,7 +162,7 @@ impl EventLoop {
         })
     }
 
-    fn stop_watching_log(&mut self) {
+    pub(super) fn stop_watching_log(&mut self) {
         if let Some(log) = self.log.take() {
             let _ = epoll::delete(&self.epoll, log.fd());
         }
@@ -161,7 +187,7 @@ impl EventLoop {
     }
 
     /// Gives each connection a session of the present database, and puts programs for it into use.
-    fn enter_database(&mut self, loaded: Option<Loaded>) -> Result<()> {
+    pub(super) fn enter_database(&mut self, loaded: Option<Loaded>) -> Result<()> {
         let mut lost = Vec::new();
         for index in 0..self.clients.len() as u32 {
             let Some(client) = self.clients[index as usize].as_mut() else { continue };

@@ -22,6 +22,18 @@ impl MemoryDir {
     fn files(&self) -> MutexGuard<'_, BTreeMap<String, File>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Adds a file that exists; returns it.
+    pub(crate) fn add(&self, name: &str, file: File) -> io::Result<Box<dyn DiskFile>> {
+        let open = opened(&file)?;
+        self.files().insert(name.into(), file);
+        Ok(open)
+    }
+
+    /// A further descriptor of a file.
+    pub(crate) fn file(&self, name: &str) -> io::Result<File> {
+        self.files().get(name).ok_or(io::ErrorKind::NotFound)?.try_clone()
+    }
 }
 
 fn opened(file: &File) -> io::Result<Box<dyn DiskFile>> {

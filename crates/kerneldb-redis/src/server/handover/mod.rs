@@ -1,0 +1,293 @@
+//! What a server hands to the process that follows it, at an upgrade: its sockets, and the state of its connections.
+//!
+//! The process replaces its program by `exec`, so descriptors keep their numbers. A file in memory has the rest ([`Handover::save`]). The
+//! database is not part of it: its data is in the data directory, or in an image
+//! ([`Store::image`](bedplate_kerneldb::Store::image)).
+
+pub(super) mod sockets;
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Seek, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
+use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
+
+use super::dialogue::CarriedDialogue;
+use crate::command::{DatabaseOptions, ServerState, Settings, Startup};
+use bedplate_kerneldb::{Database, Error, Result};
+
+/// The first bytes of a file. The number changes if an older process's file cannot be read any more.
+const HEAD: &[u8] = b"bedplate kerneldb handover 1\n";
+
+/// The format that [`Handover::save`] writes.
+pub const FORMAT: u32 = 1;
+
+/// The formats that [`Handover::load`] reads.
+pub const READABLE_FORMATS: &[u32] = &[FORMAT];
+
+/// The parts of a server that has stopped so that another program can go on. Dropping it closes all connections.
+#[derive(Debug)]
+pub struct Handover {
+    pub(super) listener: TcpListener,
+    pub(super) clients: Vec<CarriedClient>,
+    pub(super) state: CarriedState,
+    /// How the upgrade ended, for the client that asked for it.
+    pub(super) outcome: std::result::Result<(), String>,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct CarriedClient {
+    pub(super) stream: TcpStream,
+    pub(super) talk: CarriedTalk,
+}
+
+/// The state of a connection. As with [`CarriedConnection`](crate::command::CarriedConnection), fields are only ever added.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct CarriedTalk {
+    /// Replies that are not sent.
+    pub(super) output: ByteBuf,
+    /// Bytes of requests yet to come that the kernel has executed.
+    pub(super) skip: u64,
+    pub(super) dialogue: CarriedDialogue,
+}
+
+/// The state of the server.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct CarriedState {
+    /// Parameters that CONFIG SET has changed.
+    pub(super) changed: Vec<(String, ByteBuf)>,
+    /// Number of databases that have held the data.
+    pub(super) databases: u64,
+    /// Largest number of a connection.
+    pub(super) last_client: u64,
+    /// CLIENT PAUSE.
+    pub(super) pause_until_ms: u64,
+    pub(super) pause_reads_too: bool,
+    /// Libraries of procedures that are in no data directory, by name.
+    pub(super) libraries: Vec<(String, ByteBuf)>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Document {
+    listener: RawFd,
+    clients: Vec<(RawFd, CarriedTalk)>,
+    state: CarriedState,
+}
+
+#[derive(Serialize)]
+struct DocumentRef<'a> {
+    listener: RawFd,
+    clients: Vec<(RawFd, &'a CarriedTalk)>,
+    state: &'a CarriedState,
+}
+
+impl Handover {
+    /// Number of connections.
+    pub fn connections(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// Writes a file for the next program, and lets it and all sockets stay open at an exec. [`Handover::load`] reads it there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`]; the handover is as before, and can be continued in this process.
+    pub fn save(&self) -> Result<OwnedFd> {
+        let failed = |e| Error::io("writing a file for the next program", e);
+        let document = DocumentRef {
+            listener: self.listener.as_raw_fd(),
+            clients: self.clients.iter().map(|client| (client.stream.as_raw_fd(), &client.talk)).collect(),
+            state: &self.state,
+        };
+        let written = || -> io::Result<File> {
+            let file = File::from(memfd_create("bedplate-handover", MemfdFlags::CLOEXEC)?);
+            let mut out = BufWriter::new(file);
+            out.write_all(HEAD)?;
+            ciborium::into_writer(&document, &mut out).map_err(io::Error::other)?;
+            let mut file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
+            file.rewind()?;
+            fcntl_setfd(&file, FdFlags::empty())?;
+            Ok(file)
+        };
+        let file = written().map_err(failed)?;
+        self.close_at_exec(false).map_err(|e| failed(e.into()))?;
+        Ok(file.into())
+    }
+
+    /// Whether an exec closes the sockets. Programs that this process starts must not get them.
+    fn close_at_exec(&self, close: bool) -> rustix::io::Result<()> {
+        let flags = if close { FdFlags::CLOEXEC } else { FdFlags::empty() };
+        let clients = self.clients.iter().map(|client| client.stream.as_fd());
+        clients.chain([self.listener.as_fd()]).try_for_each(|fd| fcntl_setfd(fd, flags))
+    }
+
+    /// The exec has failed, so this process continues the connections itself. The client that asked for the upgrade gets this error.
+    pub fn stays(&mut self, error: &str) -> Result<()> {
+        self.outcome = Err(format!("ERR {error}"));
+        self.close_at_exec(true).map_err(|e| Error::io("keeping the connections", e.into()))
+    }
+
+    /// Loads the file that the program before this one has written, in the same process.
+    ///
+    /// # Safety
+    ///
+    /// The file is one of [`Handover::save`], from the program that this process had before, and nobody else uses the descriptors that it
+    /// names.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Corrupt`] if it is another file, or of a version that this program does not know; [`Error::Io`].
+    pub unsafe fn load(file: OwnedFd) -> Result<Handover> {
+        let failed = |e| Error::io("reading the file of the program before", e);
+        let mut input = BufReader::new(File::from(file));
+        let mut head = [0; HEAD.len()];
+        match input.read_exact(&mut head) {
+            Ok(()) if head == HEAD => {}
+            Ok(()) => return Err(corrupt("it has another format")),
+            Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Err(corrupt("it is too short")),
+            Err(e) => return Err(failed(e)),
+        }
+        let document: Document = ciborium::from_reader(input).map_err(|e| corrupt(&e.to_string()))?;
+        let mut seen = HashSet::new();
+        for fd in document.clients.iter().map(|(fd, _)| *fd).chain([document.listener]) {
+            // SAFETY: The descriptor is only looked at.
+            let open = fd >= 0 && fcntl_getfd(unsafe { BorrowedFd::borrow_raw(fd) }).is_ok();
+            if !open || !seen.insert(fd) {
+                return Err(corrupt("its descriptors are not open, or not different"));
+            }
+        }
+        // SAFETY: The descriptors are open and different. The program before this one has left them to this one.
+        let own = |fd| unsafe { OwnedFd::from_raw_fd(fd) };
+        let handover = Handover {
+            listener: own(document.listener).into(),
+            clients: document
+                .clients
+                .into_iter()
+                .map(|(fd, talk)| CarriedClient { stream: own(fd).into(), talk })
+                .collect(),
+            state: document.state,
+            outcome: Ok(()),
+        };
+        handover.close_at_exec(true).map_err(|e| failed(e.into()))?;
+        Ok(handover)
+    }
+}
+
+impl CarriedState {
+    /// The options of the database, of which clients have changed some. `configured` are those that the server was started with.
+    pub(super) fn database_options(&self, configured: DatabaseOptions) -> DatabaseOptions {
+        Settings::new(Startup { database: configured, ..Startup::default() }).change_again(self.changed())
+    }
+
+    /// Sets the parameters that clients have changed. The database has its options already.
+    pub(super) fn set_again(&self, server: &ServerState) {
+        server.settings.change_again(self.changed());
+    }
+
+    /// Loads libraries, unless others of these names are loaded.
+    pub(super) fn load_again(&self, database: &Database) {
+        let loaded = database.libraries();
+        for (name, file) in self.libraries.iter().filter(|(name, _)| !loaded.contains_key(name)) {
+            if let Err(error) = database.load_library(name, file, false) {
+                tracing::error!(library = name, %error, "a library of procedures was lost at the upgrade");
+            }
+        }
+    }
+
+    fn changed(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.changed.iter().map(|(name, value)| (&**name, &***value))
+    }
+}
+
+fn corrupt(why: &str) -> Error {
+    Error::Corrupt(format!("the program before this one has left a file that cannot be read: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn handover() -> Handover {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let talk = CarriedTalk { output: ByteBuf::from(*b"+OK\r\n"), skip: 7, ..CarriedTalk::default() };
+        let state = CarriedState {
+            changed: vec![
+                ("versions".into(), ByteBuf::from(*b"9")),
+                ("timeout".into(), ByteBuf::from(*b"3")),
+            ],
+            databases: 4,
+            ..CarriedState::default()
+        };
+        Handover { listener, clients: vec![CarriedClient { stream, talk }], state, outcome: Ok(()) }
+    }
+
+    /// As an exec does: only the numbers stay.
+    fn exec(handover: Handover) -> OwnedFd {
+        let file = handover.save().unwrap();
+        for fd in [handover.listener.as_fd(), handover.clients[0].stream.as_fd(), file.as_fd()] {
+            assert_eq!(fcntl_getfd(fd).unwrap(), FdFlags::empty());
+        }
+        std::mem::forget(handover);
+        file
+    }
+
+    #[test]
+    fn the_next_program_gets_everything() {
+        let before = handover();
+        let (address, peer) = (before.listener.local_addr().unwrap(), before.clients[0].stream.peer_addr());
+        let file = exec(before);
+        // SAFETY: `exec` has left the descriptors.
+        let mut after = unsafe { Handover::load(file) }.unwrap();
+        assert_eq!(after.listener.local_addr().unwrap(), address);
+        assert_eq!(after.clients[0].stream.peer_addr().unwrap(), peer.unwrap());
+        assert_eq!(fcntl_getfd(&after.clients[0].stream).unwrap(), FdFlags::CLOEXEC);
+        assert_eq!((&after.clients[0].talk.output[..], after.clients[0].talk.skip), (&b"+OK\r\n"[..], 7));
+        assert_eq!(after.state.databases, 4);
+        let options =
+            after.state.database_options(DatabaseOptions { versions: 2, ..DatabaseOptions::default() });
+        assert_eq!(options, DatabaseOptions { versions: 9, ..DatabaseOptions::default() });
+        let file = after.save().unwrap();
+        after.stays("no").unwrap();
+        assert_eq!(after.outcome, Err("ERR no".into()));
+        assert_eq!(fcntl_getfd(&after.listener).unwrap(), FdFlags::CLOEXEC);
+        drop((after, file));
+    }
+
+    #[test]
+    fn another_file_is_refused() {
+        let file = |bytes: &[u8]| -> OwnedFd {
+            let mut file = tempfile::tempfile().unwrap();
+            file.write_all(bytes).unwrap();
+            file.rewind().unwrap();
+            file.into()
+        };
+        let document = |listener, clients: &[RawFd]| {
+            let mut bytes = HEAD.to_vec();
+            let clients = clients.iter().map(|fd| (*fd, CarriedTalk::default())).collect();
+            let document = Document { listener, clients, state: CarriedState::default() };
+            ciborium::into_writer(&document, &mut bytes).unwrap();
+            bytes
+        };
+        for (bytes, reason) in [
+            (b"".to_vec(), "too short"),
+            (b"bedplate kerneldb handover 2\n...".to_vec(), "another format"),
+            (HEAD.to_vec(), "cannot be read"),
+            (document(-1, &[]), "descriptors"),
+            (document(1_000_000, &[]), "descriptors"),
+            (document(0, &[0]), "descriptors"),
+        ] {
+            // SAFETY: No such file names a descriptor that could be owned, so none is.
+            let error = unsafe { Handover::load(file(&bytes)) }.unwrap_err().to_string();
+            assert!(error.contains(reason), "{error}");
+        }
+    }
+}

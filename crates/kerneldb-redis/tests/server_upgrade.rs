@@ -1,0 +1,362 @@
+//! Upgrades of the server while clients work: connections stay, no request fails, and no data is lost.
+
+mod common;
+mod rebuild;
+mod server;
+mod upgrade;
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bedplate_kerneldb::{Config, Durability, HandlerTarget, Store, sdk};
+use bedplate_kerneldb_redis::server::{Server, ServerConfig, UpgradeCheck};
+use common::{can_run, small};
+use rebuild::{change, scan, store_config};
+use server::{Client, bulk, config, config_with, request, start, words};
+use upgrade::{Data, Upgraded, in_memory, upgradable, upgrade_under_work};
+
+#[test]
+fn connections_and_data_stay() {
+    if !can_run() {
+        return;
+    }
+    let dirs: Vec<_> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
+    let dir = |i: usize| Data::Directory(dirs[i].path().into());
+    let three = Config { partitions: 3, memory_bytes: 96 << 20, ..small() };
+    for (data, store, config) in [
+        (dir(0), store_config(Durability::Async), config()),
+        (dir(1), store_config(Durability::Sync), config()),
+        (dir(2), store_config(Durability::Off), config_with(false)),
+        (Data::Memory, in_memory(small()), config()),
+        (Data::Memory, in_memory(three), config()),
+    ] {
+        upgrade_under_work(data, store, config);
+    }
+}
+
+/// Everything that a connection has set stays as it is.
+#[test]
+fn the_state_of_connections_stays() {
+    if !can_run() {
+        return;
+    }
+    for config in [config(), config_with(false)] {
+        let dir = tempfile::tempdir().unwrap();
+        let data = Data::Directory(dir.path().into());
+        let running = Upgraded::start(data, store_config(Durability::Async), config);
+        let client = || Client::new(running.addr);
+        let mut admin = client();
+        admin.ask("SET a 1", "+OK");
+        admin.ask("SET b 1", "+OK");
+        let (mut resp3, mut quiet, mut skipped) = (client(), client(), client());
+        resp3.hello(3);
+        resp3.ask("GET never", "_");
+        quiet.send(&words("CLIENT REPLY OFF"));
+        skipped.send(&words("CLIENT REPLY SKIP"));
+        let (mut same, mut changed, mut queue, mut broken) = (client(), client(), client(), client());
+        same.ask("WATCH a", "+OK");
+        changed.ask("WATCH b", "+OK");
+        admin.ask("SET b 2", "+OK");
+        queue.ask("MULTI", "+OK");
+        queue.ask("SET q 1", "+QUEUED");
+        queue.send(&request(&[b"SET", b"binary", b"\r\n\0*$"]));
+        queue.expect(b"+QUEUED\r\n");
+        queue.ask("GET q", "+QUEUED");
+        broken.ask("MULTI", "+OK");
+        broken.send(&words("NONSENSE"));
+        assert!(broken.lines(1)[0].starts_with("-ERR unknown command"));
+        // It asks for an upgrade whose end it does not hear of.
+        let mut deaf = client();
+        deaf.send(&[words("CLIENT REPLY SKIP"), words("BEDPLATE UPGRADE"), words("PING")].concat());
+        deaf.expect(b"+PONG\r\n");
+        let (mut chooser, mut failed, mut half) = (client(), client(), client());
+        chooser.ask("BEDPLATE DURABILITY SYNC", "+OK");
+        let mut holder = client();
+        holder.ask("BEGIN", "+OK");
+        holder.ask("SET locked 1", "+OK");
+        failed.ask("BEGIN", "+OK");
+        failed.ask("SET locked 2", "-CONFLICT conflict with another transaction");
+        holder.ask("ROLLBACK", "+OK");
+        // A request in pieces.
+        let set = words("SET half done");
+        half.ask("PING", "+PONG");
+        half.send(&set[..11]);
+        thread::sleep(Duration::from_millis(50));
+        let mut shut = client();
+        shut.ask("PING", "+PONG");
+        for round in 0..2 {
+            admin.ask("BEDPLATE UPGRADE", "+OK");
+            if round == 0 {
+                half.send(&set[11..15]);
+                shut.socket.shutdown(std::net::Shutdown::Write).unwrap();
+                assert_eq!(shut.rest(), b"");
+            }
+        }
+        resp3.ask("GET never", "_");
+        quiet.send(&[words("SET quiet 1"), words("CLIENT REPLY ON")].concat());
+        quiet.expect(b"+OK\r\n");
+        quiet.ask("GET quiet", "$1\r\n1");
+        skipped.send(&[words("SET skipped 1"), words("GET skipped")].concat());
+        skipped.expect(b"$1\r\n1\r\n");
+        for (client, reply) in [(&mut same, "*1\r\n:1"), (&mut changed, "*-1")] {
+            client.ask("MULTI", "+OK");
+            client.ask("INCR x", "+QUEUED");
+            client.ask("EXEC", reply);
+        }
+        queue.ask("EXEC", "*3\r\n+OK\r\n+OK\r\n$1\r\n1");
+        queue.send(&words("GET binary"));
+        queue.expect(&bulk(b"\r\n\0*$"));
+        broken.ask("EXEC", "-EXECABORT Transaction discarded because of previous errors.");
+        chooser.ask("BEDPLATE DURABILITY", "$4\r\nsync");
+        failed.ask("GET a", "-TXFAILED the transaction has failed and can only be rolled back");
+        failed.ask("ROLLBACK", "+OK");
+        failed.ask("GET a", "$1\r\n1");
+        half.send(&set[15..]);
+        half.expect(b"+OK\r\n");
+        admin.ask("GET half", "$4\r\ndone");
+        drop((admin, resp3, quiet, skipped, same, changed, queue, broken, chooser, failed, half, holder));
+        drop(deaf);
+        assert_eq!(running.stop(), 3);
+    }
+}
+
+/// Parameters that clients have changed stay changed.
+#[test]
+fn changed_parameters_stay() {
+    if !can_run() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let data = Data::Directory(dir.path().into());
+    let running = Upgraded::start(data, store_config(Durability::Async), config());
+    let mut admin = Client::new(running.addr);
+    let get = |admin: &mut Client, name: &str| {
+        admin.send(&words(&format!("CONFIG GET {name}")));
+        admin.lines(5).remove(4)
+    };
+    let sets = [
+        "versions 8 maxmemory 128mb",
+        "appendfsync always",
+        "timeout 300",
+        "transaction-timeout 7000",
+        "requirepass secret",
+        "transaction-idle-timeout 9000",
+        "lock-timeout 77",
+    ];
+    for options in sets {
+        assert_eq!(change(&mut admin, options), "+OK", "{options}");
+    }
+    let names = [
+        "versions",
+        "maxmemory",
+        "appendfsync",
+        "timeout",
+        "transaction-timeout",
+        "requirepass",
+        "lock-timeout",
+    ];
+    let before: Vec<String> = names.iter().map(|name| get(&mut admin, name)).collect();
+    admin.ask("SET a 1", "+OK");
+    let mut seen = std::collections::BTreeSet::new();
+    for round in 0..3 {
+        admin.ask("BEDPLATE UPGRADE", "+OK");
+        let after: Vec<String> = names.iter().map(|name| get(&mut admin, name)).collect();
+        assert_eq!(after, before, "{round}");
+        let mut stranger = Client::new(running.addr);
+        stranger.ask("GET a", "-NOAUTH Authentication required.");
+        // A change after an upgrade has the log of the start, too.
+        assert_eq!(change(&mut admin, "appendonly no"), "+OK");
+        assert_eq!(change(&mut admin, "appendonly yes"), "+OK");
+        assert_eq!(change(&mut admin, "appendfsync always"), "+OK");
+        scan(&mut admin, "0", 10, &mut seen);
+    }
+    assert_eq!(seen.len(), 1);
+    admin.send(&words("INFO bedplate"));
+    let info = admin.until("\r\n\r\n");
+    // Two changes, three upgrades, and three changes after each.
+    assert!(info.contains("database_rebuilds:14"), "{info}");
+    // A queue with more than somebody may send who has not given the password.
+    let mut queue = Client::new(running.addr);
+    queue.ask("AUTH secret", "+OK");
+    queue.ask("MULTI", "+OK");
+    queue.send(&words(&format!("MSET {} 1", "k v ".repeat(20) + "l")));
+    queue.expect(b"+QUEUED\r\n");
+    queue.send(&request(&[b"SET", b"long", &[b'v'; 30_000]]));
+    queue.expect(b"+QUEUED\r\n");
+    admin.ask("BEDPLATE UPGRADE", "+OK");
+    queue.ask("EXEC", "*2\r\n+OK\r\n+OK");
+    queue.ask("STRLEN long", ":30000");
+    // CLIENT PAUSE goes on.
+    let mut paused = Client::new(running.addr);
+    paused.ask("AUTH secret", "+OK");
+    let start = Instant::now();
+    admin.ask("CLIENT PAUSE 3000 WRITE", "+OK");
+    paused.send(&words("SET a 2"));
+    admin.ask("BEDPLATE UPGRADE", "+OK");
+    admin.ask("GET a", "$1\r\n1");
+    assert!(start.elapsed() < Duration::from_secs(3), "the pause is too short for this machine");
+    paused.expect(b"+OK\r\n");
+    assert!(start.elapsed() >= Duration::from_secs(3));
+    // A password need not be text.
+    admin.send(&request(&[b"CONFIG", b"SET", b"requirepass", b"\xff\xfe"]));
+    admin.expect(b"+OK\r\n");
+    admin.ask("BEDPLATE UPGRADE", "+OK");
+    let mut knows = Client::new(running.addr);
+    knows.send(&request(&[b"AUTH", b"\xff\xfe"]));
+    knows.expect(b"+OK\r\n");
+    drop((admin, paused, queue, knows));
+    assert_eq!(running.stop(), 6);
+}
+
+/// Bytes are under way in all parts of the kernel while the server is upgraded.
+#[test]
+fn pipelines_go_on() {
+    if !can_run() {
+        return;
+    }
+    for config in [config(), config_with(false)] {
+        let running = Upgraded::start(Data::Memory, in_memory(small()), config);
+        let stop = Arc::new(AtomicBool::new(false));
+        let clients: Vec<_> = (0..4)
+            .map(|number: usize| {
+                let (stop, addr) = (stop.clone(), running.addr);
+                thread::spawn(move || {
+                    let mut client = Client::new(addr);
+                    let mut sender = client.socket.try_clone().unwrap();
+                    let (tell, rounds) = std::sync::mpsc::channel();
+                    let sending = thread::spawn(move || {
+                        let mut round = 0u64;
+                        while !stop.load(Ordering::Relaxed) {
+                            let (mut requests, mut replies) = (Vec::new(), Vec::new());
+                            for i in 0..200usize {
+                                let value =
+                                    vec![b'a' + ((round + i as u64) % 26) as u8; (i * 37 * number) % 1500];
+                                let key = format!("key{number}-{}", i % 10);
+                                requests.extend(request(&[b"SET", key.as_bytes(), &value]));
+                                requests.extend(words(&format!("GET {key}")));
+                                replies.extend(b"+OK\r\n");
+                                replies.extend(bulk(&value));
+                            }
+                            requests.extend(words(&format!("INCR count{number}")));
+                            round += 1;
+                            replies.extend(format!(":{round}\r\n").bytes());
+                            tell.send(replies).unwrap();
+                            sender.write_all(&requests).unwrap();
+                        }
+                        round
+                    });
+                    for replies in rounds {
+                        client.expect(&replies);
+                    }
+                    sending.join().unwrap()
+                })
+            })
+            .collect();
+        let mut admin = Client::new(running.addr);
+        for _ in 0..6 {
+            thread::sleep(Duration::from_millis(150));
+            admin.ask("BEDPLATE UPGRADE", "+OK");
+        }
+        stop.store(true, Ordering::Relaxed);
+        for (number, client) in clients.into_iter().enumerate() {
+            let rounds = client.join().unwrap();
+            assert!(rounds > 6, "{rounds}");
+            admin.ask(&format!("GET count{number}"), &format!("${}\r\n{rounds}", rounds.to_string().len()));
+        }
+        drop(admin);
+        assert_eq!(running.stop(), 6);
+    }
+}
+
+/// A client that does not read is cut off if the kernel cannot get rid of its replies. Others do not notice.
+#[test]
+fn a_client_that_does_not_read_does_not_keep_the_server() {
+    if !can_run() {
+        return;
+    }
+    let running = Upgraded::start(Data::Memory, in_memory(small()), config());
+    let mut admin = Client::new(running.addr);
+    admin.send(&request(&[b"SET", b"k", &vec![b'v'; 4000]]));
+    admin.expect(b"+OK\r\n");
+    let mut deaf = Client::new(running.addr);
+    deaf.socket.set_write_timeout(Some(Duration::from_secs(2))).unwrap();
+    let gets = words("GET k").repeat(1000);
+    // Until TCP takes no more.
+    while deaf.socket.write_all(&gets).is_ok() {}
+    let start = Instant::now();
+    admin.ask("BEDPLATE UPGRADE", "+OK");
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    admin.ask("STRLEN k", ":4000");
+    drop((admin, deaf));
+    assert_eq!(running.stop(), 1);
+}
+
+const TICKS: &str = r#"
+#include <bedplate/handler.h>
+KDB_LICENSE("Dual MIT/GPL");
+KDB_TIMER_HANDLER(tick)
+{
+	KDB_TRY(kdb_key(p, "ticks"));
+	return kdb_write_integer(p, 1);
+}
+"#;
+
+/// An upgrade that cannot be leaves the server as it is.
+#[test]
+fn a_refused_upgrade_changes_nothing() {
+    if !can_run() {
+        return;
+    }
+    let start_server =
+        |config: ServerConfig| Server::start(Arc::new(Store::in_memory(small()).unwrap()), config).unwrap();
+    let refused = |config: ServerConfig, reason: &str| {
+        let running = start_server(config);
+        let mut client = Client::new(running.local_addr());
+        client.ask("SET a 1", "+OK");
+        client.ask("BEDPLATE UPGRADE", reason);
+        client.ask("GET a", "$1\r\n1");
+        drop(client);
+        running.shutdown().unwrap();
+    };
+    refused(config(), "-ERR the program that runs this server has no upgrades");
+    let check = UpgradeCheck::new(|| Err("there is no program".into()));
+    refused(ServerConfig { upgrade: Some(check), ..config() }, "-ERR there is no program");
+    if common::has_cgroup2() {
+        let local = ServerConfig { local_fast_path: true, ..upgradable(config()) };
+        refused(local, "-ERR a server with the local fast path cannot be upgraded");
+    }
+    let running = start(upgradable(config()));
+    let mut client = running.client();
+    client.ask("BEDPLATE UPGRADE", "-ERR the program that runs the server has kept the database for itself");
+    drop(client);
+    running.finish();
+
+    let running = start_server(upgradable(config()));
+    let client = || Client::new(running.local_addr());
+    let (mut admin, mut holder) = (client(), client());
+    holder.ask("BEGIN", "+OK");
+    holder.ask("SET held 1", "+OK");
+    admin.ask("BEDPLATE UPGRADE", "-TRYAGAIN the server stays as it is: transactions of 1 clients are open");
+    holder.ask("BEDPLATE UPGRADE", "-ERR the server cannot be upgraded inside a transaction");
+    holder.ask("COMMIT", "+OK");
+    let dir = tempfile::tempdir().unwrap();
+    let headers = dir.path().join("headers");
+    sdk::write_headers(&headers).unwrap();
+    let source = dir.path().join("ticks.c");
+    std::fs::write(&source, TICKS).unwrap();
+    let ticks = sdk::compile(&headers, &source, &[]).unwrap();
+    let store = running.store().get().unwrap();
+    store.database().load_library("ticks", &ticks, false).unwrap();
+    let timer: HandlerTarget = "timer:1s".parse().unwrap();
+    store.database().attach_handler("tick", &timer).unwrap();
+    drop(store);
+    admin.send(&words("BEDPLATE UPGRADE"));
+    let reply = admin.lines(1).remove(0);
+    assert!(reply.contains("handlers are attached"), "{reply}");
+    admin.ask("GET held", "$1\r\n1");
+    drop((admin, holder));
+    running.shutdown().unwrap();
+}
