@@ -2,7 +2,7 @@
 //! nothing is left behind.
 //!
 //! The run consists of segments of some seconds. Each ends abruptly for all clients. In the first part, the server is killed,
-//! stopped, or kills its clients. In the second part, one server lives to the end, and only kills its clients.
+//! stopped, or kills its clients, and is upgraded to itself. In the second part, one server lives to the end, and only kills its clients.
 //! After each segment the test compares the data with the clients' models.
 //!
 //! `BEDPLATE_TEST_SECONDS=3600` lets it run for an hour (30 seconds by default), `BEDPLATE_TEST_SEED` repeats the choices
@@ -156,6 +156,13 @@ enum End {
     ClientsKilled,
 }
 
+/// What happens in a segment.
+struct Plan {
+    time: Duration,
+    end: End,
+    upgrades: bool,
+}
+
 /// Syncs a small file beside a folder again and again, and returns the longest time that a sync took.
 fn slowest_sync(beside: &Path, segment: &Segment) -> Duration {
     let mut file = tempfile::tempfile_in(beside.parent().unwrap()).unwrap();
@@ -176,12 +183,12 @@ fn segment(
     data: &Path,
     owners: &mut [Owner],
     random: &mut Random,
-    time: Duration,
-    end: End,
+    plan: &Plan,
     fills: &mut usize,
 ) -> (Option<Running>, Vec<String>) {
     let segment = Segment {
         port: running.server.port,
+        upgrades: plan.upgrades,
         ending: AtomicBool::new(false),
         fills: AtomicUsize::new(*fills),
     };
@@ -218,11 +225,11 @@ fn segment(
         client("benchmark", clients::benchmark);
         client("python", clients::python);
 
-        std::thread::sleep(time);
+        std::thread::sleep(plan.time);
         segment.ending.store(true, SeqCst);
         let running = left.take().unwrap();
         let killed = Instant::now();
-        match end {
+        match plan.end {
             End::ServerKilled => running.end(Signal::KILL),
             End::ServerStopped => running.end(Signal::TERM),
             End::ClientsKilled => {
@@ -247,14 +254,14 @@ fn segment(
                 }
             }
         }
-        let ended = if end == End::ServerKilled { killed } else { Instant::now() };
+        let ended = if plan.end == End::ServerKilled { killed } else { Instant::now() };
         (ended, syncs.join().unwrap())
     });
     *fills = segment.fills.into_inner();
     let mut wrong = wrong.into_inner().unwrap();
     wrong.extend(round.unexpected.into_inner().unwrap());
     for owner in owners.iter_mut() {
-        owner.must_keep_before(match end {
+        owner.must_keep_before(match plan.end {
             End::ServerKilled => ended.checked_sub(ASYNC_WINDOW + 2 * slowest).unwrap(),
             End::ServerStopped | End::ClientsKilled => ended,
         });
@@ -362,8 +369,8 @@ fn mixed_load_with_kills_loses_nothing_and_leaves_nothing() {
             _ => End::ClientsKilled,
         };
         let time = Duration::from_millis(step / 2 + random.below(step * 2));
-        let (left, mut wrong) =
-            segment(running, data.path(), &mut owners, &mut random, time, end, &mut fills);
+        let plan = Plan { time, end, upgrades: kills_server };
+        let (left, mut wrong) = segment(running, data.path(), &mut owners, &mut random, &plan, &mut fills);
         running = left.unwrap_or_else(|| Running::start(data.path(), &mut random));
         wrong.extend(check(&running, &mut owners));
         let footprint = running.footprint().map_err(|problem| wrong.push(problem));
@@ -384,11 +391,12 @@ fn mixed_load_with_kills_loses_nothing_and_leaves_nothing() {
     }
     let count = |end| ends.iter().filter(|e| **e == end).count();
     println!(
-        "{} segments: {} ended by kill -9, {} by SIGTERM, {} by CLIENT KILL",
+        "{} segments: {} ended by kill -9, {} by SIGTERM, {} by CLIENT KILL; {} upgrades",
         ends.len(),
         count(End::ServerKilled),
         count(End::ServerStopped),
-        count(End::ClientsKilled)
+        count(End::ClientsKilled),
+        clients::UPGRADES.load(SeqCst)
     );
 
     let mut wrong = growth(&samples);

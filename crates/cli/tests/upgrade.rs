@@ -8,6 +8,7 @@ mod running;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -21,11 +22,18 @@ use rustix::process::{Pid, Signal, kill_process};
 /// A folder with a copy of the program, which tests replace.
 struct Installed {
     folder: tempfile::TempDir,
+    /// The program without its debugging information, which is most of it.
+    program: PathBuf,
 }
 
 impl Installed {
     fn new() -> Installed {
-        let installed = Installed { folder: tempfile::tempdir().unwrap() };
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("stripped");
+        let stripped =
+            Command::new("strip").arg("-o").arg(&program).arg(env!("CARGO_BIN_EXE_bedplate")).status();
+        assert!(stripped.unwrap().success());
+        let installed = Installed { folder, program };
         installed.install();
         installed
     }
@@ -37,7 +45,7 @@ impl Installed {
     /// Replaces the file as `make install` does. Returns the number of the new one.
     fn install(&self) -> u64 {
         let new = self.folder.path().join("new");
-        fs::copy(env!("CARGO_BIN_EXE_bedplate"), &new).unwrap();
+        fs::copy(&self.program, &new).unwrap();
         fs::rename(&new, self.file()).unwrap();
         fs::metadata(self.file()).unwrap().ino()
     }

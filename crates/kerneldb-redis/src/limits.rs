@@ -88,7 +88,7 @@ pub(crate) const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
 pub(crate) const RETRY_MIN: Duration = Duration::from_micros(50);
 
 /// Longest time for which an upgrade waits for the check of the new program.
-pub const UPGRADE_CHECK_WAIT: Duration = Duration::from_secs(10);
+pub const UPGRADE_CHECK_WAIT: Duration = Duration::from_secs(20);
 
 /// Time for which an upgrade waits for bytes of one connection that are on their way to its socket. Then it closes the connection.
 pub(crate) const DRAIN_WAIT: Duration = Duration::from_secs(1);

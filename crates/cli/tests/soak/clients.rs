@@ -12,6 +12,9 @@ use redis::{Connection, ErrorKind, RedisError, RedisResult, ServerErrorKind};
 use crate::kill::model::Random;
 use crate::kill::wire::put;
 
+/// Number of upgrades in the run.
+pub static UPGRADES: AtomicUsize = AtomicUsize::new(0);
+
 /// A part of the run, which ends by a kill of the server or of all clients.
 pub struct Segment {
     pub port: u16,
@@ -19,6 +22,8 @@ pub struct Segment {
     pub ending: AtomicBool,
     /// Number of times that [`changing_sizes`] has filled its share, in all segments.
     pub fills: AtomicUsize,
+    /// The server may be upgraded in it.
+    pub upgrades: bool,
 }
 
 /// The reason why a client stopped: the connection broke, or a reply was wrong.
@@ -352,7 +357,7 @@ pub fn scans(segment: &Segment, mut random: Random) -> Result {
     Ok(())
 }
 
-/// Takes checkpoints, changes settings, options of the database and its durability, and reads statistics.
+/// Takes checkpoints, changes settings, options of the database and its durability, upgrades the server, and reads statistics.
 pub fn administration(segment: &Segment, mut random: Random) -> Result {
     let mut connection = segment.connect()?;
     while !segment.ends() {
@@ -389,6 +394,17 @@ pub fn administration(segment: &Segment, mut random: Random) -> Result {
                 match set {
                     Err(error) if error.code() == Some("TRYAGAIN") => {}
                     set => set?,
+                }
+            }
+            // The reply is an error in the same case, and if the server has the local fast path.
+            5 if segment.upgrades && random.below(20) == 0 => {
+                match redis::cmd("BEDPLATE").arg("UPGRADE").query::<()>(&mut connection) {
+                    Err(error) if error.code() == Some("TRYAGAIN") => {}
+                    Err(error) if error.to_string().contains("the local fast path") => {}
+                    upgraded => {
+                        upgraded?;
+                        UPGRADES.fetch_add(1, SeqCst);
+                    }
                 }
             }
             5 => drop(redis::cmd("CLIENT").arg("LIST").query::<String>(&mut connection)?),
