@@ -397,7 +397,7 @@ pub fn administration(segment: &Segment, mut random: Random) -> Result {
                 }
             }
             // The reply is an error in the same case, and if the server has the local fast path.
-            5 if segment.upgrades && random.below(20) == 0 => {
+            5 if segment.upgrades && random.below(4) == 0 => {
                 match redis::cmd("BEDPLATE").arg("UPGRADE").query::<()>(&mut connection) {
                     Err(error) if error.code() == Some("TRYAGAIN") => {}
                     Err(error) if error.to_string().contains("the local fast path") => {}
