@@ -11,11 +11,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bedplate_kerneldb::testing::SimulatedDisk;
-use bedplate_kerneldb::{ACCOUNTS, Config, Durability, EngineKind, HandlerTarget, Store, StoreConfig, sdk};
+use bedplate_kerneldb::{ACCOUNTS, Config, Durability, EngineKind, Store, StoreConfig};
 use bedplate_kerneldb_redis::server::{Server, ServerConfig};
 use common::{can_run, small};
 use rebuild::work::{Work, check};
-use rebuild::{change, open, scan, serve, started, stop, store_config};
+use rebuild::{attach_handler, change, open, scan, serve, started, stop, store_config};
 use server::{Client, Random, config, start, ways, words};
 
 /// Options, each of which differs from the ones before.
@@ -510,16 +510,6 @@ fn a_store_that_the_server_cannot_take_stays() {
     stop(running);
 }
 
-const TICKS: &str = r#"
-#include <bedplate/handler.h>
-KDB_LICENSE("Dual MIT/GPL");
-KDB_TIMER_HANDLER(tick)
-{
-	KDB_TRY(kdb_key(p, "ticks"));
-	return kdb_write_integer(p, 1);
-}
-"#;
-
 /// Libraries of procedures stay, also those that are not in the data directory. Attached handlers would miss events.
 #[test]
 fn procedures_stay_and_handlers_are_in_the_way() {
@@ -542,16 +532,7 @@ fn procedures_stay_and_handlers_are_in_the_way() {
     }
     assert!(running.stats().unwrap().kernel_commands >= before + 90, "the kernel answers calls");
 
-    let headers = dir.path().join("headers");
-    sdk::write_headers(&headers).unwrap();
-    let source = dir.path().join("ticks.c");
-    std::fs::write(&source, TICKS).unwrap();
-    let ticks = sdk::compile(&headers, &source, &[]).unwrap();
-    let timer: HandlerTarget = "timer:1s".parse().unwrap();
-    let store = running.store().get().unwrap();
-    store.database().load_library("ticks", &ticks, false).unwrap();
-    store.database().attach_handler("tick", &timer).unwrap();
-    drop(store);
+    let timer = attach_handler(&running.store().get().unwrap());
     let reply = change(&mut admin, "versions 4");
     assert!(reply.contains("handlers are attached") && reply.contains("detach them first"), "{reply}");
     running.store().get().unwrap().database().detach_handler("tick", &timer).unwrap();

@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bedplate_kerneldb::{Config, Durability, HandlerTarget, Store, sdk};
+use bedplate_kerneldb::{ACCOUNTS, Config, Durability, Store};
 use bedplate_kerneldb_redis::server::{Server, ServerConfig, UpgradeCheck};
 use common::{can_run, small};
-use rebuild::{change, scan, store_config};
+use rebuild::{attach_handler, change, scan, store_config};
 use server::{Client, bulk, config, config_with, request, start, words};
 use upgrade::{Data, Upgraded, in_memory, upgradable, upgrade_under_work};
 
@@ -211,6 +211,34 @@ fn changed_parameters_stay() {
     assert_eq!(running.stop(), 6);
 }
 
+/// Procedures that clients have loaded stay, and the kernel answers calls of them.
+#[test]
+fn procedures_stay() {
+    if !can_run() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let library = dir.path().join("accounts.o");
+    std::fs::write(&library, ACCOUNTS).unwrap();
+    for (data, store) in [
+        (Data::Memory, in_memory(small())),
+        (Data::Directory(dir.path().join("data")), store_config(Durability::Async)),
+    ] {
+        let running = Upgraded::start(data, store, ServerConfig { procedure_loading: true, ..config() });
+        let mut admin = Client::new(running.addr);
+        admin.send(&words(&format!("PROC LOAD {}", library.display())));
+        // Three names.
+        assert_eq!(admin.lines(7)[0], "*3");
+        admin.ask("CALL account_open ann 7", "+OK");
+        for _ in 0..2 {
+            admin.ask("BEDPLATE UPGRADE", "+OK");
+            admin.ask("CALL account_balance ann", "$1\r\n7");
+        }
+        drop(admin);
+        assert_eq!(running.stop(), 2);
+    }
+}
+
 /// Bytes are under way in all parts of the kernel while the server is upgraded.
 #[test]
 fn pipelines_go_on() {
@@ -294,16 +322,6 @@ fn a_client_that_does_not_read_does_not_keep_the_server() {
     assert_eq!(running.stop(), 1);
 }
 
-const TICKS: &str = r#"
-#include <bedplate/handler.h>
-KDB_LICENSE("Dual MIT/GPL");
-KDB_TIMER_HANDLER(tick)
-{
-	KDB_TRY(kdb_key(p, "ticks"));
-	return kdb_write_integer(p, 1);
-}
-"#;
-
 /// An upgrade that cannot be leaves the server as it is.
 #[test]
 fn a_refused_upgrade_changes_nothing() {
@@ -342,17 +360,7 @@ fn a_refused_upgrade_changes_nothing() {
     admin.ask("BEDPLATE UPGRADE", "-TRYAGAIN the server stays as it is: transactions of 1 clients are open");
     holder.ask("BEDPLATE UPGRADE", "-ERR the server cannot be upgraded inside a transaction");
     holder.ask("COMMIT", "+OK");
-    let dir = tempfile::tempdir().unwrap();
-    let headers = dir.path().join("headers");
-    sdk::write_headers(&headers).unwrap();
-    let source = dir.path().join("ticks.c");
-    std::fs::write(&source, TICKS).unwrap();
-    let ticks = sdk::compile(&headers, &source, &[]).unwrap();
-    let store = running.store().get().unwrap();
-    store.database().load_library("ticks", &ticks, false).unwrap();
-    let timer: HandlerTarget = "timer:1s".parse().unwrap();
-    store.database().attach_handler("tick", &timer).unwrap();
-    drop(store);
+    attach_handler(&running.store().get().unwrap());
     admin.send(&words("BEDPLATE UPGRADE"));
     let reply = admin.lines(1).remove(0);
     assert!(reply.contains("handlers are attached"), "{reply}");

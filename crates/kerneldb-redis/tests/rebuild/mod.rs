@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bedplate_kerneldb::wal::WalConfig;
-use bedplate_kerneldb::{Config, Durability, Store, StoreConfig};
+use bedplate_kerneldb::{Config, Durability, HandlerTarget, Store, StoreConfig, sdk};
 use bedplate_kerneldb_redis::server::{Server, ServerConfig, ServerHandle};
 use tempfile::TempDir;
 
@@ -50,6 +50,30 @@ pub fn stop(server: ServerHandle) {
 pub fn change(admin: &mut Client, options: &str) -> String {
     admin.send(&words(&format!("CONFIG SET {options}")));
     admin.lines(1).remove(0)
+}
+
+const TICKS: &str = r#"
+#include <bedplate/handler.h>
+KDB_LICENSE("Dual MIT/GPL");
+KDB_TIMER_HANDLER(tick)
+{
+	KDB_TRY(kdb_key(p, "ticks"));
+	return kdb_write_integer(p, 1);
+}
+"#;
+
+/// Attaches the handler `tick` to a timer.
+pub fn attach_handler(store: &Store) -> HandlerTarget {
+    let dir = tempfile::tempdir().unwrap();
+    let headers = dir.path().join("headers");
+    sdk::write_headers(&headers).unwrap();
+    let source = dir.path().join("ticks.c");
+    std::fs::write(&source, TICKS).unwrap();
+    let ticks = sdk::compile(&headers, &source, &[]).unwrap();
+    let timer: HandlerTarget = "timer:1s".parse().unwrap();
+    store.database().load_library("ticks", &ticks, false).unwrap();
+    store.database().attach_handler("tick", &timer).unwrap();
+    timer
 }
 
 /// The value of a counter that clients see.
