@@ -12,6 +12,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use bedplate_kerneldb::limits::PARTITION_BYTES_MAX;
 use bedplate_kerneldb::{Config, Database};
 
 use crate::bpf;
@@ -42,7 +43,14 @@ struct Side {
 
 fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
     let counts: &[u32] = options.pick(&[1, FEW, DEFAULT, MANY], &[1, FEW, 3, DEFAULT, 5, 6, 7, MANY, 16, 64]);
-    let keys: u64 = options.pick(50_000, 200_000);
+    let most: u32 = counts.iter().copied().max().unwrap_or(1);
+    let workloads = [16, 1024].map(|value_len| {
+        let keys = options.pick(50_000, 200_000);
+        within_a_partition(
+            Workload { keys, value_len, set_percent: 90, distribution: Distribution::Zipf },
+            most,
+        )
+    });
     let plan = Plan {
         rounds: options.pick(3, 7),
         window: Duration::from_millis(options.pick(150, 500)),
@@ -52,15 +60,16 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
     let rate = 100_000u64;
     let config = Fields::new()
         .with("mode", options.mode.name())
-        .with("keys", keys)
+        .with("keys_16b", workloads[0].keys)
+        .with("keys_1k", workloads[1].keys)
         .with("rounds", plan.rounds)
         .with("window_ms", plan.window.as_millis() as u64)
         .with("set_pct", 90)
         .with("distribution", Distribution::Zipf.name())
         .with("latency_rate_per_s", rate);
     let mut report = Report::new(BENCH.name, config);
-    for (done, value_len) in [16, 1024].into_iter().enumerate() {
-        let workload = Workload { keys, value_len, set_percent: 90, distribution: Distribution::Zipf };
+    for (done, workload) in workloads.into_iter().enumerate() {
+        let value_len = workload.value_len;
         require_memory(counts.iter().map(|v| memory_need(&workload, *v)).sum())?;
         sink(Step { done, total: 2, label: &format!("{value_len} B: loading") });
         let sides =
@@ -77,13 +86,19 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
     Ok(report)
 }
 
+/// Reduces the number of keys until one partition has room for all of their versions, because a trace runs on one partition.
+fn within_a_partition(mut workload: Workload, versions: u32) -> Workload {
+    while memory_need(&workload, versions) > PARTITION_BYTES_MAX {
+        workload.keys -= workload.keys / 16;
+    }
+    workload
+}
+
 /// A filled database with `versions` versions. Adds rows with its programs' sizes if `verifier`.
 fn side(workload: &Workload, versions: u32, verifier: bool, report: &mut Report) -> Result<Side> {
     let before = bpf::programs();
     let need = memory_need(workload, versions);
-    let partitions = need.div_ceil(3 << 30) as u32;
-    let database =
-        Database::create(Config { versions, partitions, memory_bytes: need, ..Config::default() })?;
+    let database = Database::create(Config { versions, memory_bytes: need, ..Config::default() })?;
     if verifier {
         for program in bpf::programs().into_iter().filter(|p| !before.iter().any(|b| b.id == p.id)) {
             report.rows.push(
