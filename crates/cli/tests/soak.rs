@@ -156,7 +156,7 @@ enum End {
     ClientsKilled,
 }
 
-/// What happens in a segment.
+/// The length of a segment, its end, and whether the server may be upgraded in it.
 struct Plan {
     time: Duration,
     end: End,

@@ -35,7 +35,9 @@ pub use config::{Config, EngineKind};
 pub use database::Database;
 #[cfg(any(test, feature = "testing"))]
 pub use durability::testing;
-pub use durability::{Image, RebuildError, Store, StoreConfig, checkpoint, recovery, store, wal};
+pub use durability::{
+    Image, RebuildError, Store, StoreConfig, available_memory, checkpoint, recovery, store, wal,
+};
 pub use engine::{
     Direction, DumpMethod, ExpiryStats, HandlerKind, HandlerTarget, HeapStats, LogReader, Snapshot,
     SnapshotItem, Verified,

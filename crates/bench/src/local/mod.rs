@@ -56,7 +56,7 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
             continue;
         };
         let need = run::memory_need(&base, versions) * ENGINES.len() as u64;
-        if need > run::available_memory() {
+        if need > bedplate_kerneldb::available_memory().unwrap_or(0) {
             skipped.push(format!("{keys} keys of {value_len} B (needs {need} bytes)"));
             continue;
         }

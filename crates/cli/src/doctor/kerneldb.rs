@@ -7,7 +7,7 @@ use bedplate_kerneldb::{Config, Database, EngineKind, SetOptions};
 use libbpf_rs::btf::Btf;
 use libbpf_rs::libbpf_sys as sys;
 
-use super::system::{self, capabilities, is_denied, setting};
+use super::system::{capabilities, is_denied, setting};
 use super::{Check, Component, bpf, kerneldb_programs as programs};
 use crate::units;
 
@@ -184,7 +184,7 @@ fn memory() -> Check {
         .iter()
         .find_map(|path| setting(path)?.parse::<u64>().ok())
         .unwrap_or(u64::MAX);
-    match system::available_memory() {
+    match bedplate_kerneldb::available_memory() {
         Some(available) if available.min(group) > DEFAULT + DEFAULT / 4 => {
             Check::yes(ID.0, ID.1, format!("{} available", units::size(available.min(group))))
         }

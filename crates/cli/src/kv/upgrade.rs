@@ -38,13 +38,13 @@ const OUTPUT_BYTES_MAX: u64 = 64 << 10;
 /// The interval at which the check's end is looked for.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What [`CHECK`] prints.
+/// The line that a program prints for [`CHECK`].
 pub fn formats() -> String {
     let numbers: Vec<String> = READABLE_FORMATS.iter().map(u32::to_string).collect();
     format!("handover {}", numbers.join(","))
 }
 
-/// What the program before has left to this one.
+/// The parts of a server that the program before has left to this one.
 pub struct Inherited {
     pub handover: Handover,
     /// The data, if there is no data directory.
@@ -190,7 +190,7 @@ fn output() -> io::Result<File> {
 /// The beginning of a child's output.
 fn text(mut output: &File) -> String {
     let mut text = Vec::new();
-    // What cannot be read is not there.
+    // A message without this output is better than none.
     let _ = output.rewind().and_then(|()| output.take(OUTPUT_BYTES_MAX).read_to_end(&mut text));
     String::from_utf8_lossy(&text).into_owned()
 }

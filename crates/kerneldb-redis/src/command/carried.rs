@@ -105,7 +105,7 @@ impl Connection {
         });
         Some(CarriedConnection {
             id: core.client.id,
-            created_ms: core.client.created_ms(),
+            created_ms: core.client.created_ms,
             active_ms: core.client.state.active_ms.load(Relaxed),
             name: text.name,
             lib_name: text.lib_name,

@@ -26,7 +26,8 @@ pub struct Client {
     pub id: u64,
     /// Its two ends.
     pub peer: Peer,
-    created_ms: u64,
+    /// Time at which it was accepted, in milliseconds since the Unix epoch.
+    pub(super) created_ms: u64,
     killed: AtomicBool,
     pub(super) state: ClientState,
     text: Mutex<ClientText>,
@@ -64,11 +65,6 @@ impl Client {
     /// Whether the connection has to be closed because of CLIENT KILL.
     pub fn killed(&self) -> bool {
         self.killed.load(Relaxed)
-    }
-
-    /// Time at which it was accepted, in milliseconds since the Unix epoch.
-    pub(super) fn created_ms(&self) -> u64 {
-        self.created_ms
     }
 
     /// Its line in CLIENT LIST.
@@ -212,8 +208,8 @@ impl Clients {
         self.kills.load(Relaxed)
     }
 
-    /// CLIENT PAUSE: writes wait until `until_ms`, and reads as well if `reads_too`. 0 ends the pause.
-    pub(super) fn pause(&self, until_ms: u64, reads_too: bool) {
+    /// CLIENT PAUSE: writes wait until `until_ms`, and reads as well if `reads_too`. 0 ends the pause. The caller tells the kernel.
+    pub fn pause(&self, until_ms: u64, reads_too: bool) {
         self.pause_reads_too.store(reads_too, Relaxed);
         self.pause_until_ms.store(until_ms, Relaxed);
     }
@@ -221,11 +217,6 @@ impl Clients {
     /// The pause of CLIENT PAUSE: its end, and whether reads wait, too.
     pub fn pause_of_clients(&self) -> (u64, bool) {
         (self.pause_until_ms.load(Relaxed), self.pause_reads_too.load(Relaxed))
-    }
-
-    /// Goes on with a pause of CLIENT PAUSE. The caller tells the kernel.
-    pub fn pause_again(&self, until_ms: u64, reads_too: bool) {
-        self.pause(until_ms, reads_too);
     }
 
     /// Writes wait while the server shuts down.

@@ -52,8 +52,8 @@ pub struct ServerConfig {
     pub upgrade: Option<UpgradeCheck>,
 }
 
-/// A check that precedes an upgrade. It runs on a thread of its own, and should take no longer than [`UPGRADE_CHECK_WAIT`](crate::limits::UPGRADE_CHECK_WAIT); its error is
-/// shown to the client.
+/// A check that precedes an upgrade. It runs on a thread of its own, and should take no longer than
+/// [`UPGRADE_CHECK_WAIT`](crate::limits::UPGRADE_CHECK_WAIT). The client gets its error.
 #[derive(Clone)]
 pub struct UpgradeCheck(Arc<dyn Fn() -> std::result::Result<(), String> + Send + Sync>);
 

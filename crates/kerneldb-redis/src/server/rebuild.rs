@@ -4,7 +4,7 @@
 //! (`event_loop/rebuild.rs`, `event_loop/handover.rs`). There is one request at a time.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
@@ -15,12 +15,12 @@ use crate::limits::REBUILD_WAIT;
 use bedplate_kerneldb::wal::WalConfig;
 use bedplate_kerneldb::{Config, Durability, StoreConfig};
 
-/// What a request asks for.
+/// The work that a request asks for.
 #[derive(Clone, Debug)]
 pub(super) enum Work {
-    /// A database with these options.
+    /// The database gets these options.
     Rebuild(DatabaseOptions),
-    /// That another program can go on.
+    /// The server hands its parts to another program.
     HandOver,
 }
 
@@ -33,12 +33,35 @@ pub(super) struct Request {
     pub(super) ticket: Arc<AdminTaskTicket>,
 }
 
+/// The state of the one request.
+#[derive(Default)]
+enum State {
+    /// There is none.
+    #[default]
+    Free,
+    /// A new program is being checked, which precedes a request.
+    Checking,
+    /// The event loop has to fulfil it.
+    Requested(Request),
+}
+
+impl State {
+    /// Whether a further request can be made. The error is the client's reply.
+    fn is_free(&self) -> Result<(), String> {
+        match self {
+            State::Free => Ok(()),
+            State::Requested(Request { work: Work::Rebuild(_), .. }) => {
+                Err("ERR the database is being rebuilt already".into())
+            }
+            _ => Err("ERR the server is being upgraded".into()),
+        }
+    }
+}
+
 /// The request, if there is one, and the number of databases so far.
 #[derive(Default)]
 pub(super) struct Rebuilds {
-    request: Arc<Mutex<Option<Request>>>,
-    /// A new program is being checked, which precedes a request.
-    checks: Arc<AtomicBool>,
+    state: Arc<Mutex<State>>,
     count: AtomicU64,
     /// The configuration of a log that is switched on: that of the last log, or the one of the server's configuration.
     wal: Mutex<Option<WalConfig>>,
@@ -62,65 +85,56 @@ impl Rebuilds {
 
     /// Makes a request for other options. The error is the client's reply.
     pub(super) fn submit(&self, options: DatabaseOptions) -> Result<Arc<AdminTaskTicket>, String> {
-        let mut request = lock(&self.request);
-        self.is_free(&request)?;
+        let mut state = lock(&self.state);
+        state.is_free()?;
         let ticket = Arc::new(AdminTaskTicket::default());
-        *request = Some(Request::new(Work::Rebuild(options), ticket.clone()));
+        *state = State::Requested(Request::new(Work::Rebuild(options), ticket.clone()));
         Ok(ticket)
     }
 
     /// Makes a request for another program, if the check says that it can go on. The error is the client's reply.
     pub(super) fn submit_upgrade(&self, check: &UpgradeCheck) -> Result<Arc<AdminTaskTicket>, String> {
-        let guard = lock(&self.request);
-        self.is_free(&guard)?;
-        self.checks.store(true, Ordering::Relaxed);
-        drop(guard);
+        let mut state = lock(&self.state);
+        state.is_free()?;
         let ticket = Arc::new(AdminTaskTicket::default());
-        let (request, checks) = (self.request.clone(), self.checks.clone());
-        let (check, tell) = (check.clone(), ticket.clone());
+        let (target, check, tell) = (self.state.clone(), check.clone(), ticket.clone());
         let thread = thread::Builder::new().name("kdb-upgrade".into()).spawn(move || {
             let checked = catch_unwind(AssertUnwindSafe(|| check.run()));
-            let mut request = lock(&request);
-            checks.store(false, Ordering::Relaxed);
+            let mut state = lock(&target);
+            *state = State::Free;
             match checked.unwrap_or_else(|_| Err("the check of the new program failed".into())) {
-                Ok(()) => *request = Some(Request::new(Work::HandOver, tell)),
+                Ok(()) => *state = State::Requested(Request::new(Work::HandOver, tell)),
                 Err(error) => {
                     tracing::warn!(error, "no upgrade");
                     tell.finish(Err(format!("ERR {error}")));
                 }
             }
         });
-        thread.map(|_| ticket).map_err(|error| {
-            self.checks.store(false, Ordering::Relaxed);
-            format!("ERR the new program cannot be checked: {error}")
-        })
-    }
-
-    /// Whether a further request can be made, while the lock is held.
-    fn is_free(&self, request: &Option<Request>) -> Result<(), String> {
-        match (request, self.checks.load(Ordering::Relaxed)) {
-            (None, false) => Ok(()),
-            (Some(Request { work: Work::Rebuild(_), .. }), _) => {
-                Err("ERR the database is being rebuilt already".into())
-            }
-            _ => Err("ERR the server is being upgraded".into()),
-        }
+        thread.map_err(|error| format!("ERR the new program cannot be checked: {error}"))?;
+        // The thread waits for the lock before it changes the state.
+        *state = State::Checking;
+        Ok(ticket)
     }
 
     /// Whether a request is made or will be.
     pub(super) fn is_busy(&self) -> bool {
-        lock(&self.request).is_some() || self.checks.load(Ordering::Relaxed)
+        !matches!(*lock(&self.state), State::Free)
     }
 
     /// The present request.
     pub(super) fn request(&self) -> Option<Request> {
-        lock(&self.request).clone()
+        match &*lock(&self.state) {
+            State::Requested(request) => Some(request.clone()),
+            _ => None,
+        }
     }
 
     /// Ends the present request.
     pub(super) fn finish(&self, result: AdminTaskResult) {
-        if let Some(request) = lock(&self.request).take() {
+        let mut state = lock(&self.state);
+        if let State::Requested(request) = &*state {
             request.ticket.finish(result);
+            *state = State::Free;
         }
     }
 

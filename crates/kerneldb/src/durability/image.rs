@@ -15,7 +15,7 @@ use super::disk::Reader;
 use super::disk::memory::MemoryDir;
 use crate::{Database, Error, Result};
 
-/// Of the memory that an image may take, this share is left free: the kernel estimates what is available.
+/// An image leaves one part in this many of the available memory free, because the kernel only estimates what is available.
 const SPARE_SHARE: u64 = 16;
 
 /// A copy of the data of a [`Store`](super::Store) in memory, as [`Store::image`](super::Store::image) makes it.
@@ -81,7 +81,7 @@ fn data_dir(dir: &Arc<MemoryDir>) -> DataDir {
 /// Checks that the machine has memory for an image of this much data. The database stays in memory while the image is written, and the
 /// image stays while another database is filled.
 pub(super) fn check_memory(data_bytes: u64) -> Result<()> {
-    // A kernel that does not say so has what it takes, or ends the process.
+    // Without the kernel's estimate, there is nothing to compare with.
     available_memory().map_or(Ok(()), |available| check_available(data_bytes, available))
 }
 
@@ -95,8 +95,8 @@ fn check_available(data_bytes: u64, available: u64) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of memory that programs could still get, as the kernel estimates it.
-fn available_memory() -> Option<u64> {
+/// Bytes of memory that programs can still get, as the kernel estimates it; `None` if it cannot be read.
+pub fn available_memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)

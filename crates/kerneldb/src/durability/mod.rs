@@ -18,6 +18,6 @@ pub mod testing;
 mod transfer;
 pub mod wal;
 
-pub use image::Image;
+pub use image::{Image, available_memory};
 pub use rebuild::RebuildError;
 pub use store::{Store, StoreConfig};

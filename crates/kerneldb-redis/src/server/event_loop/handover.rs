@@ -150,7 +150,10 @@ impl EventLoop {
         match unmapped.map(|()| client.into_carried(upgrade)) {
             Ok(Some(carried)) => return Some(carried),
             Ok(None) => {
-                tracing::warn!(connection = index, "closed at the upgrade, in the middle of a long request")
+                tracing::warn!(
+                    connection = index,
+                    "closed at the upgrade: the next program cannot continue it"
+                )
             }
             Err(error) => tracing::warn!(connection = index, %error, "closed at the upgrade"),
         }
@@ -167,7 +170,7 @@ impl EventLoop {
         let server = self.backend.server().clone();
         let clients = &server.clients;
         clients.number_from(state.last_client);
-        clients.pause_again(state.pause_until_ms, state.pause_reads_too);
+        clients.pause(state.pause_until_ms, state.pause_reads_too);
         self.backend.rebuild_requests().count_from(state.databases);
         self.backend.pauses_changed();
         for CarriedClient { stream, talk } in carried {

@@ -6,9 +6,15 @@
 mod client;
 
 use std::mem::offset_of;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering;
+
+use libbpf_rs::{MapCore, MapFlags};
 
 use super::*;
-use crate::limits::{INPUTS_PER_CPU, KEPT_OUTPUT_BYTES, OUTPUTS_PER_CPU, QUEUES, TURN_END_REPLY_BYTES};
+use crate::limits::{
+    INPUTS_PER_CPU, KEPT_OUTPUT_BYTES, OUTPUTS_PER_CPU, QUEUES, TURN_ACCEPTS, TURN_END_REPLY_BYTES,
+};
 use crate::server;
 use crate::server::layout::{srv_output, srv_stats};
 use bedplate_kerneldb::{Config, Database, SetOptions};

@@ -1,4 +1,4 @@
-//! What a server hands to the process that follows it, at an upgrade: its sockets, and the state of its connections.
+//! A server hands its sockets and the state of its connections to the program that follows it at an upgrade.
 //!
 //! The process replaces its program by `exec`, so descriptors keep their numbers. A file in memory has the rest ([`Handover::save`]). The
 //! database is not part of it: its data is in the data directory, or in an image
@@ -8,7 +8,7 @@ pub(super) mod sockets;
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Seek, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
@@ -21,10 +21,13 @@ use super::dialogue::CarriedDialogue;
 use crate::command::{DatabaseOptions, ServerState, Settings, Startup};
 use bedplate_kerneldb::{Database, Error, Result};
 
-/// The first bytes of a file. The number changes if an older process's file cannot be read any more.
-const HEAD: &[u8] = b"bedplate kerneldb handover 1\n";
+/// The beginning of a file's first line, which ends with the number of the format.
+const NAME: &str = "bedplate kerneldb handover ";
 
-/// The format that [`Handover::save`] writes.
+/// Bytes of the first line at most.
+const LINE_BYTES_MAX: u64 = 64;
+
+/// The format that [`Handover::save`] writes. It changes if a program cannot read an older one's file any more.
 pub const FORMAT: u32 = 1;
 
 /// The formats that [`Handover::load`] reads.
@@ -75,18 +78,12 @@ pub(super) struct CarriedState {
     pub(super) libraries: Vec<(String, ByteBuf)>,
 }
 
+/// The contents of a file after its first line, with owned or borrowed parts.
 #[derive(Serialize, Deserialize)]
-struct Document {
+struct Document<Talk, State> {
     listener: RawFd,
-    clients: Vec<(RawFd, CarriedTalk)>,
-    state: CarriedState,
-}
-
-#[derive(Serialize)]
-struct DocumentRef<'a> {
-    listener: RawFd,
-    clients: Vec<(RawFd, &'a CarriedTalk)>,
-    state: &'a CarriedState,
+    clients: Vec<(RawFd, Talk)>,
+    state: State,
 }
 
 impl Handover {
@@ -102,7 +99,7 @@ impl Handover {
     /// [`Error::Io`]; the handover is as before, and can be continued in this process.
     pub fn save(&self) -> Result<OwnedFd> {
         let failed = |e| Error::io("writing a file for the next program", e);
-        let document = DocumentRef {
+        let document = Document {
             listener: self.listener.as_raw_fd(),
             clients: self.clients.iter().map(|client| (client.stream.as_raw_fd(), &client.talk)).collect(),
             state: &self.state,
@@ -110,7 +107,7 @@ impl Handover {
         let written = || -> io::Result<File> {
             let file = File::from(memfd_create("bedplate-handover", MemfdFlags::CLOEXEC)?);
             let mut out = BufWriter::new(file);
-            out.write_all(HEAD)?;
+            writeln!(out, "{NAME}{FORMAT}")?;
             ciborium::into_writer(&document, &mut out).map_err(io::Error::other)?;
             let mut file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
             file.rewind()?;
@@ -148,14 +145,15 @@ impl Handover {
     pub unsafe fn load(file: OwnedFd) -> Result<Handover> {
         let failed = |e| Error::io("reading the file of the program before", e);
         let mut input = BufReader::new(File::from(file));
-        let mut head = [0; HEAD.len()];
-        match input.read_exact(&mut head) {
-            Ok(()) if head == HEAD => {}
-            Ok(()) => return Err(corrupt("it has another format")),
-            Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Err(corrupt("it is too short")),
-            Err(e) => return Err(failed(e)),
+        let mut line = Vec::new();
+        input.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line).map_err(failed)?;
+        let format =
+            std::str::from_utf8(&line).ok().and_then(|line| line.strip_prefix(NAME)?.trim_end().parse().ok());
+        if !format.is_some_and(|format: u32| READABLE_FORMATS.contains(&format)) {
+            return Err(corrupt("it has another format"));
         }
-        let document: Document = ciborium::from_reader(input).map_err(|e| corrupt(&e.to_string()))?;
+        let document: Document<CarriedTalk, CarriedState> =
+            ciborium::from_reader(input).map_err(|e| corrupt(&e.to_string()))?;
         let mut seen = HashSet::new();
         for fd in document.clients.iter().map(|(fd, _)| *fd).chain([document.listener]) {
             // SAFETY: The descriptor is only looked at.
@@ -270,17 +268,18 @@ mod tests {
             file.rewind().unwrap();
             file.into()
         };
+        let head = || format!("{NAME}{FORMAT}\n").into_bytes();
         let document = |listener, clients: &[RawFd]| {
-            let mut bytes = HEAD.to_vec();
+            let mut bytes = head();
             let clients = clients.iter().map(|fd| (*fd, CarriedTalk::default())).collect();
             let document = Document { listener, clients, state: CarriedState::default() };
             ciborium::into_writer(&document, &mut bytes).unwrap();
             bytes
         };
         for (bytes, reason) in [
-            (b"".to_vec(), "too short"),
+            (b"".to_vec(), "another format"),
             (b"bedplate kerneldb handover 2\n...".to_vec(), "another format"),
-            (HEAD.to_vec(), "cannot be read"),
+            (head(), "cannot be read"),
             (document(-1, &[]), "descriptors"),
             (document(1_000_000, &[]), "descriptors"),
             (document(0, &[0]), "descriptors"),

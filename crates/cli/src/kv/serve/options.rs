@@ -1,33 +1,23 @@
-//! `bedplate kv serve`: opens the data directory, recovers it, and serves it until a signal or SHUTDOWN.
+//! The options of `bedplate kv serve`, and the configurations that they make.
 
-use std::ffi::{OsStr, OsString};
-use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ffi::OsString;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{PathBuf, absolute};
-use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use bedplate_kerneldb::checkpoint::CheckpointConfig;
-use bedplate_kerneldb::limits::PARTITION_BYTES_MIN;
-use bedplate_kerneldb::recovery::{RecoveryOptions, RecoveryPhase, RecoveryProgress};
+use bedplate_kerneldb::recovery::RecoveryOptions;
 use bedplate_kerneldb::wal::WalConfig;
-use bedplate_kerneldb::{
-    Config, Durability, EngineKind, HandlerTarget, Image, Store, StoreConfig, Timeouts, read_library,
-};
-use bedplate_kerneldb_redis::server::{Batching, Handover, Preparation, Server, ServerConfig, UpgradeCheck};
+use bedplate_kerneldb::{Config, Durability, EngineKind, HandlerTarget, StoreConfig, Timeouts};
+use bedplate_kerneldb_redis::server::{Batching, ServerConfig};
 use clap::ValueEnum;
 
-use super::upgrade::{self, Inherited, Program, UpgradeSignal};
-use super::{progress, target};
-use crate::allocator::give_large_blocks_back;
-use crate::descriptors;
-use crate::failure::hinted;
-use crate::signals::Stops;
-use crate::units::{count, parse_size, parse_time};
+use crate::kv::target;
+use crate::units::{parse_size, parse_time};
 
 /// Arguments of `bedplate kv serve`. A time of 0 means never.
 #[derive(clap::Args, Debug)]
@@ -45,10 +35,10 @@ pub struct Args {
     port: u16,
     /// Directory of the log and the checkpoints.
     #[arg(long, value_name = "DIR", default_value = "data", alias = "data")]
-    data_dir: PathBuf,
+    pub(super) data_dir: PathBuf,
     /// Keep nothing on disk: no data directory, no log, no checkpoints.
     #[arg(long)]
-    in_memory: bool,
+    pub(super) in_memory: bool,
     /// The step after which a write is acknowledged: its execution (there is no log), the log, or fsync.
     #[arg(long, value_enum, default_value = "async")]
     durability: Acknowledge,
@@ -110,11 +100,11 @@ pub struct Args {
     checkpoint_keep: usize,
     /// Object file with procedures (bedplate kv build-procedure), which clients then call by CALL. Can be given several times.
     #[arg(long, value_name = "FILE")]
-    procedure: Vec<PathBuf>,
+    pub(super) procedure: Vec<PathBuf>,
     /// Run a handler of those files, or of a library in the data directory, at each event: tc:INTERFACE/ingress,
     /// tc:INTERFACE/egress, xdp:INTERFACE, tracepoint:NAME, or timer:INTERVAL (100ms). Can be given several times.
     #[arg(long, value_name = "HANDLER=EVENT")]
-    attach: Vec<Attach>,
+    pub(super) attach: Vec<Attach>,
     /// Let clients load, replace and remove procedures, and attach handlers (PROC). Any client can then run code in the kernel,
     /// which can read all of its memory.
     #[arg(long)]
@@ -138,14 +128,14 @@ pub struct Args {
     /// Says whether this program can go on with a server that runs and has its data at this place, and ends. The server asks before an
     /// upgrade.
     #[arg(long, hide = true, value_name = "PLACE")]
-    check_handover: Option<OsString>,
+    pub(super) check_handover: Option<OsString>,
 }
 
 /// A handler and an event.
 #[derive(Clone, Debug)]
-struct Attach {
-    handler: String,
-    event: HandlerTarget,
+pub(super) struct Attach {
+    pub(super) handler: String,
+    pub(super) event: HandlerTarget,
 }
 
 impl FromStr for Attach {
@@ -220,7 +210,7 @@ impl Args {
     }
 
     /// Where the data is: the data directory, or nothing.
-    fn place(&self) -> OsString {
+    pub(super) fn place(&self) -> OsString {
         match self.in_memory {
             true => OsString::new(),
             // A path that cannot be made absolute is none that can be opened.
@@ -228,7 +218,7 @@ impl Args {
         }
     }
 
-    fn engine(&self) -> anyhow::Result<EngineKind> {
+    pub(super) fn engine(&self) -> anyhow::Result<EngineKind> {
         match self.engine {
             Some(Engine::Arena) => Ok(EngineKind::Arena),
             Some(Engine::HashMap) => Ok(EngineKind::HashMap),
@@ -297,7 +287,15 @@ impl Args {
         })
     }
 
-    fn server(&self) -> anyhow::Result<ServerConfig> {
+    /// The configuration of the store.
+    pub(super) fn configured(&self, engine: EngineKind) -> anyhow::Result<StoreConfig> {
+        match self.in_memory {
+            true => Ok(StoreConfig { database: self.database(engine)?, ..StoreConfig::default() }),
+            false => self.store(engine),
+        }
+    }
+
+    pub(super) fn server(&self) -> anyhow::Result<ServerConfig> {
         Ok(ServerConfig {
             bind: self.address(),
             max_clients: self.max_clients,
@@ -315,228 +313,6 @@ impl Args {
             ..ServerConfig::default()
         })
     }
-}
-
-/// Serves until the end, or until another program goes on.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    if let Some(place) = &args.check_handover {
-        try_out(args, place)?;
-        writeln!(io::stdout(), "{}", upgrade::formats())?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let program = Program::of_this_process()?;
-    let signal = UpgradeSignal::catch()?;
-    let inherited = Inherited::take()?;
-    // Each connection takes a descriptor.
-    descriptors::raise();
-    give_large_blocks_back();
-    let (checked, place) = (program.clone(), args.place());
-    let check = UpgradeCheck::new(move || checked.check(&place));
-    let config = ServerConfig { upgrade: Some(check), ..args.server()? };
-    let mut next = Some(prepare(args, &config, inherited)?);
-    while let Some((server, store, stops)) = next.take() {
-        let stopping = Arc::new(AtomicBool::new(false));
-        let Some((mut handover, store)) = serve(server, store, &stops, &stopping, &signal)? else {
-            stops.end();
-            break;
-        };
-        let error = program.replace(&handover, &store, &stopping);
-        stops.end();
-        if stopping.load(Ordering::Relaxed) {
-            close(&store)?;
-            break;
-        }
-        tracing::error!("no upgrade: {error:#}");
-        handover.stays(&format!("{error:#}"))?;
-        let mut server = Server::resume(config.clone(), handover)?;
-        // The store has this configuration already, and the server has to know what clients have changed.
-        server.store_config(configured(args, store.config().database.engine)?);
-        next = Some((server, store, Stops::catch()?));
-    }
-    tracing::info!("stopped");
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Checks the arguments, and runs a small server for a moment: this process may lack a capability, and the kernel may refuse this
-/// program's eBPF programs. The data is at `place`.
-fn try_out(args: &Args, place: &OsStr) -> anyhow::Result<()> {
-    if args.place() != place {
-        bail!("the data is in {}, and the options say {}", place.display(), args.place().display());
-    }
-    let config = args.server()?;
-    config.check()?;
-    let store = configured(args, args.engine()?)?;
-    let small = Config {
-        memory_bytes: PARTITION_BYTES_MIN,
-        partitions: 1,
-        wal_ring_bytes: 0,
-        max_sessions: 64,
-        ..store.database
-    };
-    let bind = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let trial = ServerConfig { bind, max_clients: 1, batch_workers: Batching::Never, ..config };
-    let store = Store::in_memory(small)?;
-    load_libraries(args, &store)?;
-    Server::start(Arc::new(store), trial)?.shutdown()?;
-    Ok(())
-}
-
-/// Opens the store, and takes the address or what the program before has left.
-fn prepare(
-    args: &Args,
-    config: &ServerConfig,
-    inherited: Option<Inherited>,
-) -> anyhow::Result<(Preparation, Arc<Store>, Stops)> {
-    // The check comes before recovery, which may take long.
-    config.check().map_err(|error| match config.batch_workers {
-        Batching::Never => error.into(),
-        _ => hinted(error.to_string(), "grant CAP_SYS_NICE, or leave --batch-workers out"),
-    })?;
-    if config.password.is_empty() && !config.bind.ip().is_loopback() {
-        tracing::warn!(bind = %config.bind, "everybody who can reach this address can read and write everything: set a password");
-    }
-    let stops = Stops::catch()?;
-    let (config, address) = (config.clone(), config.bind);
-    let in_use = |error| in_use(error, address);
-    let (mut server, image) = match inherited {
-        None => (Server::prepare(config).map_err(in_use)?, None),
-        Some(Inherited { handover, image }) => {
-            tracing::info!(
-                connections = handover.connections(),
-                "this program goes on with the connections of the one before"
-            );
-            (Server::resume(config, handover).map_err(in_use)?, image)
-        }
-    };
-    let store = open(args, &mut server, image)?;
-    load_libraries(args, &store)?;
-    attach_handlers(args, &store)?;
-    Ok((server, Arc::new(store), stops))
-}
-
-/// Serves until a signal, SHUTDOWN, or an upgrade. Returns what the next program needs, and the store, which is complete.
-fn serve(
-    server: Preparation,
-    store: Arc<Store>,
-    stops: &Stops,
-    stopping: &Arc<AtomicBool>,
-    signal: &UpgradeSignal,
-) -> anyhow::Result<Option<(Handover, Arc<Store>)>> {
-    let resumed = server.is_resumed();
-    let address = server.address();
-    let server = server.start(store).map_err(|error| in_use(error, address))?;
-    let store = server.store();
-    let stopper = server.stopper();
-    let stopping = stopping.clone();
-    stops.started(move || {
-        stopping.store(true, Ordering::Relaxed);
-        stopper.stop();
-    });
-    signal.serves(Some(server.upgrader()));
-    // Programs that start this one wait for this line. It also has the port, which the option may leave open as 0.
-    let said = writeln!(io::stdout(), "ready on {}", server.local_addr()).and_then(|()| io::stdout().flush());
-    // The program that has started the first one may listen no more.
-    if !resumed {
-        said?;
-    }
-
-    let served = server.wait();
-    signal.serves(None);
-    if let (Ok(Some(_)), Some(store)) = (&served, store.get()) {
-        return Ok(served?.map(|handover| (handover, store)));
-    }
-    // If there is none, the server could not open it again after a change of the database's options.
-    let closed = store.get().map_or(Ok(()), |store| close(&store));
-    served?;
-    closed?;
-    Ok(None)
-}
-
-/// Closes the store at the end. Without a log, only a last checkpoint keeps the data.
-fn close(store: &Store) -> bedplate_kerneldb::Result<()> {
-    store.close(store.durability() == Durability::Off && store.data_dir().is_some())
-}
-
-/// Loads the libraries that the command line names. Each library replaces the one of the same name in
-/// the data directory, as long as this process runs.
-fn load_libraries(args: &Args, store: &Store) -> anyhow::Result<()> {
-    for file in &args.procedure {
-        let loaded = read_library(file)
-            .and_then(|(library, elf)| store.database().load_library(&library, &elf, true))
-            .with_context(|| format!("loading the procedures of {}", file.display()))?;
-        tracing::info!(file = %file.display(), procedures = loaded.join(" "), "loaded");
-    }
-    Ok(())
-}
-
-/// Attaches the handlers that the command line names.
-fn attach_handlers(args: &Args, store: &Store) -> anyhow::Result<()> {
-    for Attach { handler, event } in &args.attach {
-        let attached = store.database().attach_handler(handler, event);
-        attached.with_context(|| format!("attaching {handler} to {event}"))?;
-        tracing::info!(handler, %event, "attached");
-    }
-    Ok(())
-}
-
-/// Adds advice to the error about an address that is in use.
-fn in_use(error: bedplate_kerneldb::Error, address: SocketAddr) -> anyhow::Error {
-    match &error {
-        bedplate_kerneldb::Error::Io { source, .. } if source.kind() == io::ErrorKind::AddrInUse => hinted(
-            format!("{address} is in use by another process"),
-            "choose another port with --port, or stop what listens there",
-        ),
-        _ => error.into(),
-    }
-}
-
-/// The configuration of the store, as the command line has it.
-fn configured(args: &Args, engine: EngineKind) -> anyhow::Result<StoreConfig> {
-    match args.in_memory {
-        true => Ok(StoreConfig { database: args.database(engine)?, ..StoreConfig::default() }),
-        false => args.store(engine),
-    }
-}
-
-/// Opens the store. The server's programs are loaded meanwhile.
-fn open(args: &Args, server: &mut Preparation, image: Option<Image>) -> anyhow::Result<Store> {
-    let engine = args.engine()?;
-    server.check_engine(engine).map_err(|error| hinted(error.to_string(), "leave --local-fast-path out"))?;
-    let config = server.store_config(configured(args, engine)?);
-    if args.in_memory {
-        return match image {
-            Some(image) => {
-                Store::open_image(config, &image, &mut |db| server.load(db)).context("opening the data")
-            }
-            None => Ok(Store::in_memory(config.database)?),
-        };
-    }
-    let bar = progress::bar("recovery", 1);
-    let mut show = |progress: RecoveryProgress| {
-        bar.set_prefix(match progress.phase {
-            RecoveryPhase::Checkpoint => "checkpoint",
-            RecoveryPhase::Log => "log",
-        });
-        bar.set_length(progress.total_bytes.max(1));
-        bar.set_position(progress.done_bytes);
-        bar.set_message(count(progress.applied));
-    };
-    let opened = Store::open_with(config, &args.data_dir, &mut show, &mut |db| server.load(db));
-    bar.finish_and_clear();
-    let (store, report) = opened.with_context(|| format!("opening {}", args.data_dir.display()))?;
-    for skipped in &report.checkpoints_skipped {
-        tracing::warn!("a damaged checkpoint was skipped: {skipped}");
-    }
-    if let Some(damage) = &report.damage {
-        tracing::error!("saved data was given up: {damage}");
-    }
-    if report.torn_bytes > 0 {
-        tracing::info!(
-            bytes = report.torn_bytes,
-            "the log's end was cut off: the write that was the last one is not complete, or is damaged"
-        );
-    }
-    Ok(store)
 }
 
 #[cfg(test)]
