@@ -66,22 +66,26 @@ fn main() {
     println!("cargo:system={system}");
     embed_headers(&root.join("bpf"), &out);
     let generated = out.join("include");
-    let (arena, hashmap) = (toolchain::ARENA, toolchain::HASH_MAPS);
+    let [arena, partitions, hashmap] = [&toolchain::ARENA[..], &toolchain::PARTITIONS, &toolchain::HASH_MAPS];
     for (source, name, engine) in [
         ("bpf/calls.bpf.c", "calls_arena", arena),
         ("bpf/calls.bpf.c", "calls_hashmap", hashmap),
+        ("bpf/visitors.bpf.c", "visitors", arena),
         ("bpf/trace.bpf.c", "trace_arena", arena),
         ("bpf/trace.bpf.c", "trace_hashmap", hashmap),
         ("bpf/examples/voter.bpf.c", "voter", arena),
         ("bpf/examples/voter.bpf.c", "voter_hashmap", hashmap),
         ("bpf/examples/voter_procedures.bpf.c", "voter_procedures", arena),
+        ("bpf/examples/voter_procedures.bpf.c", "voter_procedures_partitions", partitions),
         ("bpf/examples/voter_procedures.bpf.c", "voter_procedures_hashmap", hashmap),
         ("bpf/examples/accounts.bpf.c", "accounts", arena),
+        ("bpf/examples/accounts.bpf.c", "accounts_partitions", partitions),
         ("bpf/examples/accounts.bpf.c", "accounts_hashmap", hashmap),
     ] {
         let folders = [include.as_os_str(), generated.as_os_str(), OsStr::new(&system)];
         let folders = folders.into_iter().flat_map(|folder| [OsStr::new("-I"), folder]);
-        let options = toolchain::OPTIONS.into_iter().chain(["-Werror"]).chain(engine).map(OsStr::new);
+        let options =
+            toolchain::OPTIONS.into_iter().chain(["-Werror"]).chain(engine.iter().copied()).map(OsStr::new);
         SkeletonBuilder::new()
             .source(root.join(source))
             .clang(&clang)
@@ -94,8 +98,10 @@ fn main() {
     for library in ["voter_procedures", "accounts"] {
         let object =
             |name: &str| std::fs::read(out.join(format!("{name}.bpf.o"))).expect("an object of this build");
-        let file = library_file::join(&object(library), &object(&format!("{library}_hashmap")));
-        std::fs::write(out.join(format!("{library}.o")), file).expect("write a library");
+        let [arena, partitions, hash_maps] =
+            ["", "_partitions", "_hashmap"].map(|end| object(&format!("{library}{end}")));
+        let objects = library_file::Objects { arena: &arena, partitions: &partitions, hash_maps: &hash_maps };
+        std::fs::write(out.join(format!("{library}.o")), objects.join()).expect("write a library");
     }
 
     let headers = ["linux/types.h", "bedplate/layout.h", "bedplate/calls.h", "bedplate/abi.h"];

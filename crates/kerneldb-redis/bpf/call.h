@@ -98,6 +98,12 @@ __noinline __u32 srv_call_partition(struct srv_input *in, struct srv_command *c)
 	return kdb_partition_of(kdb_hash(&in->io));
 }
 
+/* How many visits of other partitions a call may make (bedplate/visit.h). EXEC has locks in one partition only. */
+static __always_inline __u32 srv_visits(const struct srv_input *in)
+{
+	return in->outer ? 0 : kdb_visits_within(SRV_JUMPS - in->jumps);
+}
+
 /* Opens the transaction of the call, if it needs one; 0, or -1 if the call is the event loop's. */
 static __always_inline int srv_open_call(struct srv_input *in, struct kdb_ctx *ctx, int read_only)
 {
@@ -162,6 +168,7 @@ __noinline int srv_begin_call(struct srv_input *in, struct kdb_ctx *ctx)
 			kdb_rollback(ctx);
 		goto defer;
 	}
+	call->visits = srv_visits(in);
 	in->procedure = (slot - 1) * KDB_MAX_PARTITIONS + partition + 1;
 	return SRV_JUMP;
 defer:
@@ -287,6 +294,9 @@ __noinline int srv_end_call(struct srv_input *in)
 	if (!ctx)
 		return 0;
 	in->procedure = 0;
+	in->call_failed = 0;
+	if (call)
+		in->jumps += srv_visits(in) - call->visits;
 	if (out && call && io) {
 		if (call->status == KDB_OK && srv_call_fits(in, call, io) && !srv_commit_call(in, ctx)) {
 			srv_say_reply(in, out, call, io);
@@ -298,18 +308,33 @@ __noinline int srv_end_call(struct srv_input *in)
 			done = 1;
 		}
 	}
-	if (done) {
+	if (!done && in->own_transaction)
+		kdb_rollback(ctx);
+	srv_release_call(in);
+	if (ctx->state == KDB_TX_COMMITTED || ctx->state == KDB_TX_ROLLING_BACK) {
+		/* The command goes on with srv_go_on_with_call(). */
+		in->ending = 1;
+		in->call_failed = !done;
+	} else if (done) {
 		in->pos = SRV_COMMAND(in)->next;
 		in->cmd++;
 		in->commands++;
 		srv_called(SRV_CALL_CALL);
 	} else {
-		if (in->own_transaction)
-			kdb_rollback(ctx);
 		in->stop = 1;
 	}
-	srv_release_call(in);
 	return 0;
+}
+
+/* After a call whose transaction had locks in other partitions: releases them. SRV_DONE, SRV_JUMP, or SRV_DEFER if the event loop repeats the
+ * call. */
+static __always_inline int srv_go_on_with_call(struct srv_input *in, struct kdb_ctx *ctx)
+{
+	int r = srv_do_release(in, ctx);
+
+	if (r != SRV_DONE)
+		return r;
+	return in->call_failed ? SRV_DEFER : srv_called(SRV_CALL_CALL);
 }
 
 /* Gives a call up whose procedure has been removed. */

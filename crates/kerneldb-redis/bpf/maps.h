@@ -45,6 +45,7 @@ struct srv_input {
 	__u32 outer;              /* for an EXEC: the packet's input + 1 */
 	__u32 call_buffer;        /* of the call under way: index + 1 in kdb_ios and kdb_calls; 0 = none */
 	__u32 own_transaction;    /* of that call: it has a transaction of its own */
+	__u32 call_failed;        /* of a call that is over: the event loop repeats it */
 	__u32 procedure;          /* the procedure's program that continues + 1; 0 = none */
 	__u64 cookie;             /* of the connection's socket; the verdict's */
 	struct srv_command cmds[SRV_BATCH];

@@ -64,7 +64,7 @@ static __always_inline int srv_command(struct srv_input *in, struct srv_output *
 		if (r == SRV_DONE)
 			r = srv_called(SRV_CALL_SET);
 	} else if (name == SRV_CALL) {
-		r = srv_begin_call(in, ctx);
+		r = in->ending ? srv_go_on_with_call(in, ctx) : srv_begin_call(in, ctx);
 	}
 	if (r == SRV_DONE) {
 		in->pos = c->next;

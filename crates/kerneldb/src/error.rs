@@ -20,9 +20,9 @@ pub enum Error {
     /// can be appended only together.
     #[error("the procedure writes more than the log ring of {0} bytes holds")]
     CallTooLarge(u32),
-    /// A procedure used a key of another partition than its first argument's.
-    #[error("the procedure used a key of another partition")]
-    OtherPartition,
+    /// A procedure used keys of other partitions than that of its first argument too often.
+    #[error("the procedure used keys of other partitions more than {} times", crate::limits::CALL_VISITS_MAX)]
+    TooManyVisits,
     /// Another transaction holds a lock. The caller's transaction, if any, must be rolled back; retry it.
     #[error("conflict with another transaction")]
     Conflict,

@@ -71,6 +71,9 @@ pub const CALL_ARGUMENTS_MAX: usize = layout::KDB_CALL_ARGUMENTS as usize;
 /// Bytes of all arguments of one such call together; more are [`crate::Error::TooLarge`].
 pub const CALL_BYTES_MAX: usize = layout::KDB_CALL_BYTES as usize;
 
+/// Operators of one call on keys of other partitions than that of its first argument.
+pub const CALL_VISITS_MAX: usize = layout::KDB_VISITS_MAX as usize;
+
 /// Procedures that can be called by name. A library that would add more is [`crate::Error::Library`].
 pub const PROCEDURES_MAX: usize = layout::KDB_PROCEDURE_SLOTS as usize;
 

@@ -8,6 +8,9 @@ pub const OPTIONS: [&str; 4] = ["-O2", "-g", "-Wall", "-Wno-unused-function"];
 /// Options for programs on the arena engine.
 pub const ARENA: [&str; 2] = ["-DKDB_ENGINE_ARENA", "-mcpu=v4"];
 
+/// Options for the procedures of databases with several partitions on the arena engine.
+pub const PARTITIONS: [&str; 3] = ["-DKDB_ENGINE_ARENA", "-DKDB_SEVERAL_PARTITIONS", "-mcpu=v4"];
+
 /// Options for programs on the hash-map engine. It is for kernels without arenas, which do not know the instruction set v4 either.
 pub const HASH_MAPS: [&str; 2] = ["-DKDB_ENGINE_HASHMAP", "-mcpu=v3"];
 

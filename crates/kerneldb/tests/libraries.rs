@@ -2,18 +2,25 @@
 
 mod common;
 
-use bedplate_kerneldb::limits::{CALL_ARGUMENTS_MAX, CALL_BYTES_MAX, LIBRARY_BYTES_MAX, LIBRARY_NAME_MAX};
+use bedplate_kerneldb::limits::{
+    CALL_ARGUMENTS_MAX, CALL_BYTES_MAX, CALL_VISITS_MAX, LIBRARY_BYTES_MAX, LIBRARY_NAME_MAX,
+};
 use bedplate_kerneldb::sdk;
 use bedplate_kerneldb::{ACCOUNTS, Config, Database, EngineKind, Error, Reply, Session, SetOptions, VOTER};
 use common::{can_run, has_arenas, hash_maps, small};
 
-/// Configurations of both engines, if this kernel has them.
+/// Configurations of both engines, and of one of them with several partitions, if this kernel has them.
 fn engines() -> Vec<Config> {
     match (can_run(), has_arenas()) {
         (false, _) => Vec::new(),
         (true, false) => vec![hash_maps()],
-        (true, true) => vec![small(), hash_maps()],
+        (true, true) => vec![small(), partitioned(), hash_maps()],
     }
+}
+
+/// The arena engine with several partitions.
+fn partitioned() -> Config {
+    Config { partitions: 3, memory_bytes: 96 << 20, ..small() }
 }
 
 /// Databases of both engines with the procedures on accounts.
@@ -230,10 +237,10 @@ fn libraries_come_and_go_while_calls_run() {
         let message = |result: Result<Vec<String>, Error>| result.unwrap_err().to_string();
         assert!(message(database.load_library("accounts", ACCOUNTS, false)).contains("loaded already"));
         assert!(message(database.load_library("other", ACCOUNTS, false)).contains("in the library accounts"));
-        // Neither has an object for hash maps.
-        let reasons = match database.config().engine {
-            EngineKind::Arena => ["no procedure", "cannot open"],
-            EngineKind::HashMap => ["for the arena engine"; 2],
+        // Both files are no more than an object for the arena engine.
+        let reasons = match (database.config().engine, database.config().partitions) {
+            (EngineKind::Arena, 1) => ["no procedure", "cannot open"],
+            _ => ["for the arena engine"; 2],
         };
         assert!(message(database.load_library("voter", VOTER, false)).contains(reasons[0]));
         assert!(message(database.load_library("text", b"no object", true)).contains(reasons[1]));
@@ -257,47 +264,116 @@ fn libraries_come_and_go_while_calls_run() {
     }
 }
 
-/// The first argument chooses the partition.
+/// The names of accounts in all partitions, and a database that has them with a balance of 1000 each.
+fn accounts_in_partitions(database: &Database) -> Vec<Vec<u8>> {
+    database.load_library("accounts", ACCOUNTS, false).unwrap();
+    let mut session = database.session().unwrap();
+    let names: Vec<Vec<u8>> = (0..24).map(|i| format!("account{i}").into_bytes()).collect();
+    for name in &names {
+        session.call("account_open", &[name, b"1000"]).unwrap();
+    }
+    names
+}
+
+/// The first argument chooses the partition in which a procedure runs; its other keys may be anywhere.
 #[test]
-fn a_procedure_stays_within_its_partition() {
+fn a_procedure_uses_keys_of_all_partitions() {
     if !can_run() || !has_arenas() {
         return;
     }
-    let config = Config { partitions: 2, memory_bytes: 64 << 20, ..small() };
-    let database = Database::create(config).unwrap();
-    database.load_library("accounts", ACCOUNTS, false).unwrap();
+    let database = Database::create(partitioned()).unwrap();
+    let names = accounts_in_partitions(&database);
     let mut session = database.session().unwrap();
-    let names: Vec<Vec<u8>> = (0..16).map(|i| format!("account{i}").into_bytes()).collect();
-    for name in &names {
-        session.call("account_open", &[name, b"10"]).unwrap();
-    }
-    let (mut same, mut other) = (0, 0);
-    for name in &names[1..] {
-        match session.call("account_transfer", &[&names[0], name, b"0"]).err() {
-            Some(Error::Refused(_)) => {}
-            error => panic!("{error:?}"),
-        }
+    for to in &names[1..] {
+        session.call("account_transfer", &[&names[0], to, b"1"]).unwrap();
+        assert_eq!(refused(session.call("account_transfer", &[&names[0], to, b"0"])).get(..4), Some("ERR "));
+        // The other account is read, and written, before the refusal.
+        let reason = refused(session.call("account_transfer", &[to, &names[0], b"9999"]));
+        assert!(reason.starts_with("OVERDRAWN "), "{reason}");
         session.begin().unwrap();
-        session.set(&names[0], b"10", SetOptions::default()).unwrap();
-        match session.call("account_transfer", &[&names[0], name, b"1"]) {
-            Ok(_) => same += 1,
-            Err(Error::OtherPartition) => {
-                assert!(session.is_failed());
-                other += 1;
-            }
-            Err(error) => panic!("{error}"),
-        }
+        session.call("account_transfer", &[to, &names[0], b"1"]).unwrap();
+        session.call("account_transfer", &[&names[0], to, b"2"]).unwrap();
         session.rollback().unwrap();
+        session.begin().unwrap();
+        session.call("account_transfer", &[to, &names[0], b"3"]).unwrap();
+        session.commit().unwrap();
     }
-    assert!(same > 0 && other > 0, "{same} {other}");
-    assert!(names.iter().all(|name| balance(&mut session, name) == 10));
+    let balances: Vec<i64> = names.iter().map(|name| balance(&mut session, name)).collect();
+    assert_eq!(balances[0], 1000 + 2 * 23);
+    assert!(balances[1..].iter().all(|balance| *balance == 998), "{balances:?}");
+    // Snapshots are of all partitions.
+    let mut reader = database.session().unwrap();
+    reader.begin_read_only().unwrap();
+    session.call("account_transfer", &[&names[0], &names[1], b"5"]).unwrap();
+    assert_eq!((balance(&mut reader, &names[0]), balance(&mut reader, &names[1])), (1046, 998));
+    reader.commit().unwrap();
+    assert!(!session.in_transaction());
+    database.verify().unwrap();
+}
+
+#[test]
+fn transfers_between_partitions_neither_make_nor_lose_money() {
+    if !can_run() || !has_arenas() {
+        return;
+    }
+    let database = Database::create(partitioned()).unwrap();
+    let names = accounts_in_partitions(&database);
+    let transfers = std::sync::atomic::AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..3usize {
+            let (database, names, transfers) = (&database, &names, &transfers);
+            scope.spawn(move || {
+                let mut session = database.session().unwrap();
+                for i in 0..4000usize {
+                    let (from, to) = ((i * 7 + thread) % 24, (i * 5 + 3 * thread + 1) % 24);
+                    match session.call("account_transfer", &[&names[from], &names[to], b"3"]) {
+                        Ok(_) => _ = transfers.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
+                        Err(error) => {
+                            assert!(error.is_transient() || matches!(error, Error::Refused(_)), "{error}")
+                        }
+                    }
+                    assert!(!session.in_transaction());
+                }
+            });
+        }
+    });
+    let mut session = database.session().unwrap();
+    assert_eq!(names.iter().map(|name| balance(&mut session, name)).sum::<i64>(), 24_000);
+    let transfers = transfers.into_inner();
+    assert!(transfers > 1000, "{transfers}");
+    database.verify().unwrap();
+}
+
+#[test]
+fn one_visit_past_the_limit_ends_a_call() {
+    if !can_run() || !has_arenas() {
+        return;
+    }
+    let database = Database::create(partitioned()).unwrap();
+    database.load_library("test", &compiled(), false).unwrap();
+    let mut session = database.session().unwrap();
+    // Writes the key as often as it is told; the first argument chooses the partition.
+    let mut write = |first: &[u8], times: usize| {
+        session.call("often", &[first, b"key", times.to_string().as_bytes()]).map(drop)
+    };
+    write(b"key", 100).unwrap();
+    let elsewhere = (0..50u8).map(|i| [i]).find(|first| write(first, CALL_VISITS_MAX + 1).is_err()).unwrap();
+    for _ in 0..2 {
+        write(&elsewhere, CALL_VISITS_MAX).unwrap();
+        let error = write(&elsewhere, CALL_VISITS_MAX + 1).unwrap_err();
+        assert!(matches!(error, Error::TooManyVisits) && !error.is_transient(), "{error}");
+        assert!(error.to_string().contains("more than 32 times"), "{error}");
+    }
+    assert_eq!(session.get(b"key").unwrap().unwrap().data, CALL_VISITS_MAX.to_string().as_bytes());
+    database.verify().unwrap();
 }
 
 /// Calls get memory as writes of a session do.
 #[test]
 fn calls_fill_the_memory_up_to_its_limit() {
     for config in engines() {
-        let database = Database::create(Config { memory_bytes: 32 << 20, ..config }).unwrap();
+        let memory_bytes = u64::from(config.partitions).max(2) << 24;
+        let database = Database::create(Config { memory_bytes, ..config }).unwrap();
         database.load_library("accounts", ACCOUNTS, false).unwrap();
         let mut session = database.session().unwrap();
         let mut opened = 0u32;
@@ -378,7 +454,8 @@ fn an_expiry_is_a_unix_time() {
 
 #[test]
 fn limits_on_transactions_hold_for_calls() {
-    for database in accounts() {
+    // With several partitions, so many keys take too many visits.
+    for database in accounts().into_iter().filter(|database| database.config().partitions == 1) {
         database.load_library("test", &compiled(), false).unwrap();
         let mut session = database.session().unwrap();
         session.call("many", &[b"v", b"128"]).unwrap();
@@ -440,11 +517,11 @@ fn an_object_of_another_version_is_refused() {
         let number = u64::from_str_radix(number, 16).unwrap().to_le_bytes();
         let places = object.windows(8).enumerate().filter(|(_, window)| *window == number);
         let places: Vec<_> = places.map(|(at, _)| at).collect();
-        assert_eq!(places.len(), 2, "one for each engine");
+        assert_eq!(places.len(), 3, "one for each kind of database");
         let mut other = object.clone();
         places.iter().for_each(|at| other[*at] ^= 1);
         let error = database.load_library("test", &other, true).unwrap_err().to_string();
         assert_eq!(error, "test was compiled with the headers of another version: compile it again");
-        assert_eq!(database.procedures().len(), 3 + 8);
+        assert_eq!(database.procedures().len(), 3 + 9);
     }
 }

@@ -4,17 +4,17 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use bedplate_kerneldb::{EngineKind, sdk};
+use bedplate_kerneldb::sdk::{self, Target};
 use bedplate_procedure_language::{Rule, compile};
 
-/// Names that `bedplate/procedure.h` and the headers behind it declare or define for an engine.
-fn names_of_the_headers(engine: EngineKind) -> BTreeSet<String> {
+/// Names that `bedplate/procedure.h` and the headers behind it declare or define for a target.
+fn names_of_the_headers(target: Target) -> BTreeSet<String> {
     let folder = tempfile::tempdir().unwrap();
     sdk::write_headers(folder.path()).unwrap();
     let source = folder.path().join("test.c");
     std::fs::write(&source, "#include <bedplate/procedure.h>\n").unwrap();
     let print = |options: &[&str]| {
-        let mut compiler = sdk::compiler(engine, folder.path(), &source, "/dev/null".as_ref()).unwrap();
+        let mut compiler = sdk::compiler(target, folder.path(), &source, "/dev/null".as_ref()).unwrap();
         let output = compiler.args(options).args(["-o", "-"]).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
@@ -34,8 +34,8 @@ fn names_of_the_headers(engine: EngineKind) -> BTreeSet<String> {
 
 #[test]
 fn a_procedure_has_no_name_of_the_headers() {
-    let engines = [EngineKind::Arena, EngineKind::HashMap];
-    let names: BTreeSet<String> = engines.into_iter().flat_map(names_of_the_headers).collect();
+    let targets = [Target::Arena, Target::Partitions, Target::HashMap];
+    let names: BTreeSet<String> = targets.into_iter().flat_map(names_of_the_headers).collect();
     assert!(
         names.contains("snapshot_get") && names.contains("kdb_get") && names.contains("opaque"),
         "{names:?}"

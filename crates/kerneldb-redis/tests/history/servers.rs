@@ -8,7 +8,10 @@ use std::sync::{Arc, OnceLock};
 
 use bedplate_kerneldb::testing::SimulatedDisk;
 use bedplate_kerneldb::wal::WalConfig;
-use bedplate_kerneldb::{Config, Durability, EngineKind, Store, StoreConfig, sdk};
+use bedplate_kerneldb::{
+    Config, Durability, EngineKind, Store, StoreConfig,
+    sdk::{self, Target},
+};
 use bedplate_kerneldb_redis::server::{Server, ServerHandle};
 
 use crate::server::{Random, config, no_checkpoints, start_on, ways};
@@ -68,7 +71,7 @@ pub fn compile(source: &str, options: &[&str]) -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     sdk::write_headers(folder.path()).unwrap();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
-    let compiler = sdk::compiler(EngineKind::Arena, folder.path(), &source, "-".as_ref());
+    let compiler = sdk::compiler(Target::Arena, folder.path(), &source, "-".as_ref());
     let output = compiler.unwrap().args(options).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     output.stdout

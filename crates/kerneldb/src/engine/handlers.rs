@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, libbpf_sys};
 
+use super::timer::Timer;
 use crate::{
     Error, Result,
     bpf::{Link, Program, kernel_error},
@@ -128,7 +129,18 @@ impl FromStr for HandlerTarget {
 /// Keeps a handler attached.
 enum Attached {
     Link(Link),
-    Timer,
+    KernelTimer,
+    Timer(Timer),
+}
+
+/// What runs the handler of a timer.
+pub(crate) enum TimerKind {
+    /// The handler is for other events.
+    None,
+    /// A timer of the kernel, in this map. The kernel stops it when the map's last descriptor is closed.
+    OfKernel(#[expect(dead_code, reason = "it is kept open")] MapHandle),
+    /// A thread of this process.
+    OfProcess,
 }
 
 /// A handler of a library.
@@ -138,9 +150,10 @@ pub(crate) struct RegisteredHandler {
     program: Arc<Program>,
     /// Its counts, a map with one `struct kdb_handler`.
     counts: MapHandle,
-    /// The map with the timer, if the handler has one. The kernel stops the timer when the map's last descriptor is closed.
+    timer: TimerKind,
+    /// With several partitions: the map with its visitors, which the kernel empties when the map's last descriptor is closed.
     #[expect(dead_code, reason = "it is kept open")]
-    timer: Option<MapHandle>,
+    visitors: Option<MapHandle>,
     attached: Vec<(HandlerTarget, Attached)>,
 }
 
@@ -150,10 +163,11 @@ impl RegisteredHandler {
         kind: HandlerKind,
         program: Program,
         counts: MapHandle,
-        timer: Option<MapHandle>,
+        timer: TimerKind,
+        visitors: Option<MapHandle>,
     ) -> Self {
         let (library, program) = (library.into(), Arc::new(program));
-        RegisteredHandler { library, kind, program, counts, timer, attached: Vec::new() }
+        RegisteredHandler { library, kind, program, counts, timer, visitors, attached: Vec::new() }
     }
 
     /// The events that it is attached to.
@@ -192,8 +206,7 @@ impl RegisteredHandler {
                 if !self.attached.is_empty() {
                     return Err(Error::Library("a handler has one timer".into()));
                 }
-                self.set_timer(*interval)?;
-                Attached::Timer
+                self.start_timer(*interval)?
             }
             (kind, target) => {
                 return Err(Error::Library(format!("a handler of {kind} cannot be attached to {target}")));
@@ -203,7 +216,16 @@ impl RegisteredHandler {
         Ok(())
     }
 
-    /// Starts the timer; an interval of 0 stops it, and returns when its handler does not run any more.
+    fn start_timer(&self, interval: Duration) -> Result<Attached> {
+        match self.timer {
+            TimerKind::OfProcess => Timer::start(Arc::clone(&self.program), interval).map(Attached::Timer),
+            TimerKind::OfKernel(_) | TimerKind::None => {
+                self.set_timer(interval).map(|()| Attached::KernelTimer)
+            }
+        }
+    }
+
+    /// Starts the kernel's timer; an interval of 0 stops it, and returns when its handler does not run any more.
     fn set_timer(&self, interval: Duration) -> Result<()> {
         let mut arguments = kdb_timer_arguments { interval_ns: interval.as_nanos() as u64 };
         match self.program.run_syscall(&mut arguments)? {
@@ -230,8 +252,12 @@ impl RegisteredHandler {
                     drop(link);
                     self.attach(&target)
                 }
-                (Attached::Timer, _) => {
+                (Attached::KernelTimer, _) => {
                     old.stop_timer();
+                    self.attach(&target)
+                }
+                (Attached::Timer(timer), _) => {
+                    drop(timer);
                     self.attach(&target)
                 }
             };
@@ -246,7 +272,8 @@ impl RegisteredHandler {
         for (_, attached) in std::mem::take(&mut self.attached) {
             match attached {
                 Attached::Link(link) => drop(link),
-                Attached::Timer => self.stop_timer(),
+                Attached::Timer(timer) => drop(timer),
+                Attached::KernelTimer => self.stop_timer(),
             }
         }
     }
@@ -381,7 +408,7 @@ impl Handlers {
         let handler = handlers.get_mut(name).ok_or_else(|| missing(name))?;
         let at = handler.attached.iter().position(|(other, _)| other == target);
         let at = at.ok_or_else(|| Error::Library(format!("{name} is not attached to {target}")))?;
-        if matches!(handler.attached.swap_remove(at), (_, Attached::Timer)) {
+        if matches!(handler.attached.swap_remove(at), (_, Attached::KernelTimer)) {
             handler.set_timer(Duration::ZERO)?;
         }
         Ok(())

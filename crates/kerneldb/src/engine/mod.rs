@@ -1,8 +1,8 @@
 //! The engine: the loaded programs, the maps that they share, and the storage engine with the data.
 //!
 //! The engine knows neither sessions nor the [`Database`](crate::Database) handle; both are built on it. Its parts know
-//! each other from left to right: `log`, `reaper`, `expiry`, `control`, `memory_wait`, `procedures`, `connection_calls`, `handlers`,
-//! `storage` (the interface of the storage engines), `merge`, `arena` and `hashmap` (the storage engines), `snapshot`,
+//! each other from left to right: `timer`, `log`, `reaper`, `expiry`, `control`, `memory_wait`, `procedures`, `connection_calls`, `visits`,
+//! `handlers`, `storage` (the interface of the storage engines), `merge`, `arena` and `hashmap` (the storage engines), `snapshot`,
 //! `libraries`.
 //!
 //! Locks, in order: the gate of `expiry`, `housekeeping`, `free_sessions`, a partition's growth lock. Only the first
@@ -23,6 +23,8 @@ mod procedures;
 mod reaper;
 mod snapshot;
 mod storage;
+mod timer;
+mod visits;
 
 use std::sync::{
     Mutex, MutexGuard,
@@ -33,7 +35,7 @@ use connection_calls::ConnectionCalls;
 pub use expiry::ExpiryStats;
 pub(crate) use expiry::{ExpiryCursor, Look, Seen, unix_ms};
 pub use handlers::{Direction, HandlerKind, HandlerTarget};
-pub(crate) use handlers::{Handlers, RegisteredHandler};
+pub(crate) use handlers::{Handlers, RegisteredHandler, TimerKind};
 pub(crate) use libraries::{Library, VerifiedProcedure};
 pub use log::{LogReader, OpRef, TxnSink};
 pub(crate) use memory_wait::{MemoryPressure, MemoryWait};
@@ -57,6 +59,7 @@ use expiry::{Expiry, handler_sessions, sessions};
 use hashmap::HashStore;
 use housekeeping::Housekeeping;
 use storage::Storage;
+use visits::Visits;
 
 /// Maps that every object of a database shares, whatever its storage engine.
 const SHARED_MAPS: [&str; 4] = ["kdb_contexts", "kdb_ios", "kdb_calls", "kdb_states"];
@@ -83,6 +86,7 @@ pub(crate) struct Engine {
     pub procedures: Procedures,
     /// The procedures as programs on connections call them.
     pub connection_calls: ConnectionCalls,
+    visits: Visits,
     pub handlers: Handlers,
     free_sessions: Mutex<Vec<u32>>,
     housekeeping: Mutex<Housekeeping>,
@@ -116,6 +120,7 @@ impl Engine {
             calls: ArrayMapping::new(object.map_fd("kdb_calls")?, ios)?,
             procedures: Procedures::default(),
             connection_calls: ConnectionCalls::new(sessions(&config, ncpus))?,
+            visits: Visits::new(config.partitions)?,
             handlers: Handlers::new(ncpus),
             control: Control::new(config, ncpus, secrets, object)?,
             free_sessions: Mutex::new((0..max_sessions).rev().collect()),
@@ -312,6 +317,7 @@ impl Engine {
         let object = &self.programs(partition).object;
         let names = SHARED_MAPS.iter().chain(self.storage.maps());
         let mut maps = self.connection_calls.share_maps()?;
+        maps.extend(self.visits.share_maps()?);
         for name in names {
             maps.insert((*name).to_owned(), object.share_map(name)?);
         }

@@ -41,8 +41,8 @@ pub(super) struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Fills in the arguments. The caller has claimed the I/O buffer `index`, and keeps it until this is dropped.
-    pub fn new(db: &'a Engine, index: u32, arguments: &[&[u8]]) -> Result<Self> {
+    /// Fills in the arguments of a call that runs in `partition`. The caller has claimed the I/O buffer `index`, and keeps it until this is dropped.
+    pub fn new(db: &'a Engine, index: u32, partition: u32, arguments: &[&[u8]]) -> Result<Self> {
         let bytes: usize = arguments.iter().map(|argument| argument.len()).sum();
         if arguments.len() > CALL_ARGUMENTS_MAX || bytes > CALL_BYTES_MAX {
             return Err(Error::TooLarge("a call has at most 16 arguments, of 65536 bytes together"));
@@ -57,6 +57,8 @@ impl<'a> Call<'a> {
             (*target).observed_ts = 0;
             (*target).text_len = 0;
             (*target).number = 0;
+            (*target).visits = KDB_VISITS_MAX;
+            (*target).partition = partition;
             // An earlier call of another client may have left a key and a value.
             let io = db.ios.get(index);
             (*io).klen = 0;
@@ -80,6 +82,12 @@ impl<'a> Call<'a> {
     pub fn observed_ts(&self) -> u64 {
         // SAFETY: as in `new`; the program has ended.
         unsafe { (*self.ptr()).observed_ts }
+    }
+
+    /// The partition of the last operator.
+    pub fn partition(&self) -> u32 {
+        // SAFETY: as in `observed_ts`.
+        unsafe { (*self.ptr()).partition }
     }
 
     /// The reply, or the error, behind the program's status.
@@ -117,7 +125,7 @@ impl Session {
             self.db.make_room(partition);
         }
         let io = Io::claim(&self.db);
-        let call = Call::new(&self.db, io.index(), arguments)?;
+        let call = Call::new(&self.db, io.index(), partition, arguments)?;
         let committed = self.db.committed(partition);
         let before = self.bytes();
         let status = procedure.programs[partition as usize]
@@ -140,12 +148,14 @@ impl Session {
             self.calls_without_memory.set(0);
             return call.outcome(status, &io);
         }
+        let full = call.partition();
+        let committed = if full == partition { committed } else { self.db.committed(full) };
         let attempt = self.calls_without_memory.get();
         self.calls_without_memory.set(attempt + 1);
-        if self.db.grow_beyond(partition, committed, attempt) {
+        if self.db.grow_beyond(full, committed, attempt) {
             return Err(Error::Busy);
         }
-        if self.memory.goes_on(self.db.memory_pressure(partition)) {
+        if self.memory.goes_on(self.db.memory_pressure(full)) {
             return Err(Error::MemoryInLog);
         }
         self.calls_without_memory.set(0);
@@ -168,12 +178,12 @@ impl Session {
     ///
     /// Inside of a transaction the procedure is a part of it. Outside, the call is a transaction of its own, which is committed if
     /// the procedure succeeds and is rolled back otherwise. [`Session::take_observed_ts`] then includes its commit. With several
-    /// partitions, the procedure works on the partition of its first argument as a key.
+    /// partitions, the procedure runs in the partition of its first argument as a key, and may use keys of all of them.
     ///
     /// # Errors
     ///
     /// [`Error::NoProcedure`], [`Error::Refused`], [`Error::TooLarge`] for too many or too long arguments
-    /// ([`crate::limits::CALL_ARGUMENTS_MAX`], [`crate::limits::CALL_BYTES_MAX`]), [`Error::OtherPartition`],
+    /// ([`crate::limits::CALL_ARGUMENTS_MAX`], [`crate::limits::CALL_BYTES_MAX`]), [`Error::TooManyVisits`],
     /// [`Error::CallTooLarge`], and those of the operators that the procedure runs. After an [`Error::is_transient`] error outside of a
     /// transaction, the caller may repeat the call. Inside of a transaction an error fails it if the procedure had written before, or
     /// if the error of an operator does. [`Session::is_failed`] tells.

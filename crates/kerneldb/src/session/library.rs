@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use rustix::fs::{Mode, OFlags};
 use crate::{
     EngineKind, Error, HandlerKind, Result,
     attach::{self, Attachment, LoadedObject, MapFds},
-    engine::{Engine, Library, Registered, RegisteredHandler, VerifiedProcedure},
+    engine::{Engine, Library, Registered, RegisteredHandler, TimerKind, VerifiedProcedure},
     layout::kdb_handler,
     library_file,
     limits::{LIBRARY_BYTES_MAX, LIBRARY_NAME_MAX},
@@ -23,6 +24,9 @@ const SECTIONS: [(&str, bool); 2] = [("raw_tp/procedure", false), ("raw_tp/read_
 const ON_CONNECTION: &str = "_on_connection";
 /// The end of the name of the map with a handler's counts, after the name of the handler.
 const HANDLER_COUNTS: &str = "_handler";
+/// With several partitions: the ends of the names of a handler's visitor (`visit.h`), and of the map with the visitors of all partitions.
+const VISITOR: &str = "_visitor";
+const VISITORS: &str = "_visitors";
 /// The map with the buffers of handlers, as `handler.h` names it.
 const SLOTS: &str = "kdb_handler_slots";
 
@@ -89,7 +93,8 @@ fn handler_kind(section: &str) -> Option<HandlerKind> {
     match section {
         "tc" => Some(HandlerKind::Tc),
         "xdp" => Some(HandlerKind::Xdp),
-        "syscall" => Some(HandlerKind::Timer),
+        // With several partitions, user space runs the program.
+        "syscall" | "raw_tp/timer" => Some(HandlerKind::Timer),
         _ => section.strip_prefix("tp_btf/").map(|name| HandlerKind::Tracepoint(name.into())),
     }
 }
@@ -101,17 +106,23 @@ fn verify(db: &Arc<Engine>, library: &str, file: &[u8]) -> Result<Library> {
     if file.len() > LIBRARY_BYTES_MAX {
         return Err(Error::Library(format!("a library has at most {} MiB", LIBRARY_BYTES_MAX >> 20)));
     }
-    let (for_arenas, for_hash_maps) = library_file::split(file);
+    let elf = match (library_file::split(file), db.config().engine, db.config().partitions) {
+        (Some(objects), EngineKind::Arena, 1) => objects.arena,
+        (Some(objects), EngineKind::Arena, _) => objects.partitions,
+        (Some(objects), EngineKind::HashMap, _) => objects.hash_maps,
+        // An object that the user's own compiler has written.
+        (None, EngineKind::Arena, 1) => file,
+        (None, ..) => {
+            let text = "the object is for the arena engine with one partition, and this database has another engine or \
+                        several partitions: compile it with `bedplate kv build-procedure`";
+            return Err(Error::Library(text.into()));
+        }
+    };
     if db.config().engine == EngineKind::HashMap {
-        let elf = for_hash_maps.ok_or_else(|| {
-            let text = "the object is for the arena engine, and this database is on hash maps: compile it with \
-                        `bedplate kv build-procedure`";
-            Error::Library(text.into())
-        })?;
         // Programs on connections need arenas.
         return verify_programs(db, library, elf, false).map_err(with_place_of_reason);
     }
-    let elf = for_arenas;
+    db.load_visitors()?;
     let complete = verify_programs(db, library, elf, true);
     let Err(refused @ Error::Kernel { .. }) = complete else { return complete };
     let verified = verify_programs(db, library, elf, false).map_err(with_place_of_reason)?;
@@ -135,8 +146,10 @@ fn verify_programs(db: &Arc<Engine>, library: &str, elf: &[u8], on_connections: 
     // Objects for hash maps have no programs on connections, so such a name is that of a procedure.
     let has_some = db.config().engine == EngineKind::Arena;
     let leave_out = (has_some && !on_connections).then_some(ON_CONNECTION);
+    // Those of handlers. The first partition's object creates them.
+    let mut visitors = MapFds::new();
     for partition in 0..db.config().partitions {
-        let object = load_object(db, library, elf, partition, leave_out)?;
+        let object = load_object(db, library, elf, partition, leave_out, &visitors)?;
         if db.config().engine == EngineKind::HashMap
             && object.has_map(HANDLER_COUNTS, size_of::<kdb_handler>())
         {
@@ -166,15 +179,28 @@ fn verify_programs(db: &Arc<Engine>, library: &str, elf: &[u8], on_connections: 
             // Other programs of these sections are the library's own business.
             let Some(kind) = handler_kind(&section) else { continue };
             let Ok(counts) = object.map(&format!("{name}{HANDLER_COUNTS}")) else { continue };
-            if db.config().partitions != 1 {
-                let text = "handlers need a database with one partition, which has at most 4 GiB";
-                return Err(Error::Library(text.into()));
+            let mut array_of_visitors = None;
+            if db.config().partitions > 1 {
+                let array = format!("{name}{VISITORS}");
+                let visitor = object.program(&format!("{name}{VISITOR}"))?;
+                object.update_map(
+                    &array,
+                    &partition.to_ne_bytes(),
+                    &visitor.as_fd().as_raw_fd().to_ne_bytes(),
+                )?;
+                // Handlers run in the first partition.
+                if partition > 0 {
+                    continue;
+                }
+                array_of_visitors = Some(object.map(&array)?);
+                visitors.insert(array.clone(), object.share_map(&array)?);
             }
-            let timer = match kind {
-                HandlerKind::Timer => Some(object.map(&format!("{name}_timer"))?),
-                _ => None,
+            let timer = match (&kind, db.config().partitions) {
+                (HandlerKind::Timer, 1) => TimerKind::OfKernel(object.map(&format!("{name}_timer"))?),
+                (HandlerKind::Timer, _) => TimerKind::OfProcess,
+                _ => TimerKind::None,
             };
-            let handler = RegisteredHandler::new(library, kind, program()?, counts, timer);
+            let handler = RegisteredHandler::new(library, kind, program()?, counts, timer, array_of_visitors);
             verified.handlers.insert(name, handler);
         }
     }
@@ -191,13 +217,17 @@ fn load_object(
     elf: &[u8],
     partition: u32,
     leave_out: Option<&str>,
+    visitors: &MapFds,
 ) -> Result<LoadedObject> {
     let mut slots = db.handlers.lock_slots();
+    let duplicate =
+        |fd: &OwnedFd| fd.try_clone().map_err(|error| Error::io("cannot duplicate a map descriptor", error));
     let mut maps = MapFds::new();
+    for (name, fd) in visitors {
+        maps.insert(name.clone(), duplicate(fd)?);
+    }
     if let Some(slots) = &*slots {
-        let shared =
-            slots.try_clone().map_err(|error| Error::io("cannot duplicate a map descriptor", error))?;
-        maps.insert(SLOTS.into(), shared);
+        maps.insert(SLOTS.into(), duplicate(slots)?);
     }
     let entries = [(SLOTS, db.handlers.slot_count())];
     let attachment =

@@ -503,7 +503,7 @@ pub(crate) fn error(status: u32) -> Error {
         KDB_ERR_TX_TIMED_OUT => Error::TimedOut,
         KDB_ERR_BUSY => Error::Busy,
         KDB_ERR_ABORTED => Error::Aborted,
-        KDB_ERR_PARTITION => Error::OtherPartition,
+        KDB_ERR_TOO_MANY_VISITS => Error::TooManyVisits,
         _ => Error::State,
     }
 }

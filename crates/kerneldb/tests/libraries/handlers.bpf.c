@@ -107,6 +107,25 @@ KDB_TRACEPOINT_HANDLER(nested_inner, bpf_trace_printk)
 }
 #endif
 
+#ifdef WITH_tc_many
+/* Adds 1 to as many numbers as the packet's first byte says. */
+KDB_TC_HANDLER(tc_many, KDB_TC_DROP)
+{
+	__u8 first = 0;
+	__u32 i;
+
+	bpf_skb_load_bytes(skb, 0, &first, 1);
+	bpf_for(i, 0, 100) {
+		if (i >= first)
+			break;
+		kdb_key(p, "many:");
+		KDB_TRY(kdb_key_append_decimal(p, i));
+		KDB_TRY(add_one(p));
+	}
+	return KDB_OK;
+}
+#endif
+
 #ifdef WITH_tc_greedy
 /* Writes too much for one transaction's keys, so it always fails. */
 KDB_TC_HANDLER(tc_greedy, KDB_TC_DROP)

@@ -65,6 +65,22 @@ KDB_PROCEDURE(many)
 	return KDB_OK;
 }
 
+/* Writes the key that argument 1 names as often as argument 2 says. */
+KDB_PROCEDURE(often)
+{
+	__s64 times;
+	__u32 i;
+
+	KDB_TRY(kdb_argument_integer(p, 2, &times));
+	for (i = 1; i <= 100; i++) {
+		if (i > times)
+			break;
+		KDB_TRY(kdb_key_argument(p, 1));
+		KDB_TRY(kdb_write_integer(p, i));
+	}
+	return KDB_OK;
+}
+
 /* Writes with an expiry, and replies how long that is. */
 KDB_PROCEDURE(until)
 {

@@ -25,6 +25,18 @@ struct { __uint(type, BPF_MAP_TYPE_PROG_ARRAY); __uint(max_entries, KDB_PROCEDUR
 /* The server's programs that continue after a call. */
 struct { __uint(type, BPF_MAP_TYPE_PROG_ARRAY); __uint(max_entries, 2 * KDB_MAX_PARTITIONS); __type(key, __u32); __type(value, __u32); } kdb_call_returns SEC(".maps");
 
+/* The kernel ends a chain of tail calls after this number. */
+#define KDB_TAIL_CALLS 33u
+
+/* How many visits of other partitions a call may make (visit.h) if this number of tail calls is left. The end of the transaction needs
+ * one for each partition that was visited. */
+static __always_inline __u32 kdb_visits_within(__u32 tail_calls)
+{
+	__u32 others = kdb_config.partitions - 1, half = (tail_calls + 1) / 2;
+
+	return tail_calls - (others < half ? others : half);
+}
+
 /* The connection of a packet, or null if it is being closed. */
 static __always_inline struct kdb_connection *kdb_connection_of(struct __sk_buff *skb)
 {

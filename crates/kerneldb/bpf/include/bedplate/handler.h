@@ -88,9 +88,61 @@ static __always_inline int kdb_in_nmi(void)
 /* The status of an event whose handler cannot begin because another one runs on the processor. */
 #define KDB_HANDLER_NESTED (-1)
 
+#ifdef KDB_SEVERAL_PARTITIONS
+
+/* Ends a transaction in the other partitions. The call's transaction is committed or rolled back. */
+static __always_inline void kdb_handler_release(struct kdb_proc *p)
+{
+	__u32 partition;
+
+	bpf_for(partition, 0, KDB_MAX_PARTITIONS) {
+		if ((p->ctx->state == KDB_TX_COMMITTED || p->ctx->state == KDB_TX_ROLLING_BACK) &&
+		    (p->ctx->partitions >> partition) & 1)
+			kdb_visit(p->call, &p->origin, KDB_RELEASE, partition);
+	}
+}
+
+/* The body of a visitor. It runs on the processor of the handler, with interrupts off. */
+static __always_inline int kdb_handler_visited(void)
+{
+	__u32 cpu = bpf_get_smp_processor_id(), session = kdb_config.handler_sessions + cpu;
+	struct kdb_handler_slot *slot = bpf_map_lookup_elem(&kdb_handler_slots, &cpu);
+	struct kdb_ctx *ctx = bpf_map_lookup_elem(&kdb_contexts, &session);
+
+	USE_ARENA();
+	if (slot && ctx)
+		slot->call.visit_status = kdb_run_operator(ctx, &slot->io, slot->call.operator);
+	return 0;
+}
+
+/* The visitors of a handler. Its program array takes programs for the same events only. */
+#define KDB_HANDLER_VISITORS(name, section, context)                                                   \
+	struct {                                                                                       \
+		__uint(type, BPF_MAP_TYPE_PROG_ARRAY);                                                 \
+		__uint(max_entries, KDB_MAX_PARTITIONS);                                               \
+		__type(key, __u32);                                                                    \
+		__type(value, __u32);                                                                  \
+	} name##_visitors SEC(".maps");                                                                \
+	SEC(section) int name##_visitor(context *event)                                                \
+	{                                                                                              \
+		return kdb_handler_visited();                                                          \
+	}                                                                                              \
+	__noinline int name##_visit(context *event __arg_ctx, __u32 partition)                         \
+	{                                                                                              \
+		bpf_tail_call(event, &name##_visitors, partition);                                     \
+		return 0;                                                                              \
+	}
+#define KDB_HANDLER_ORIGIN(name, argument) KDB_ORIGIN(.event = (argument), .visit = (void *)name##_visit)
+
+#else
+#define kdb_handler_release(p)
+#define KDB_HANDLER_VISITORS(name, section, context)
+#define KDB_HANDLER_ORIGIN(name, argument)
+#endif
+
 /* Takes the processor's session and buffers, and begins a transaction. Returns the buffers, or NULL and a status. Interrupts are
- * off. */
-static __always_inline struct kdb_handler_slot *kdb_handler_begin(struct kdb_proc *p, int *status)
+ * off. `tail_calls` are left for the event. */
+static __always_inline struct kdb_handler_slot *kdb_handler_begin(struct kdb_proc *p, int *status, __u32 tail_calls)
 {
 	__u32 cpu = bpf_get_smp_processor_id(), session = kdb_config.handler_sessions + cpu;
 	struct kdb_handler_slot *slot = bpf_map_lookup_elem(&kdb_handler_slots, &cpu);
@@ -105,9 +157,15 @@ static __always_inline struct kdb_handler_slot *kdb_handler_begin(struct kdb_pro
 	}
 	WRITE_ONCE(slot->in_use, 1);
 	barrier();
+	p->ctx = ctx;
+	p->call = &slot->call;
+	p->io = &slot->io;
+	slot->call.visits = tail_calls;
 	/* A roll-back that met the reaper may have left a transaction. */
-	if (ctx->state != KDB_TX_NONE)
+	if (ctx->state != KDB_TX_NONE) {
 		kdb_rollback(ctx);
+		kdb_handler_release(p);
+	}
 	*status = kdb_begin(ctx);
 	if (*status) {
 		barrier();
@@ -118,31 +176,39 @@ static __always_inline struct kdb_handler_slot *kdb_handler_begin(struct kdb_pro
 	slot->call.text_len = 0;
 	slot->io.klen = 0;
 	slot->io.vlen = 0;
-	p->ctx = ctx;
-	p->call = &slot->call;
-	p->io = &slot->io;
+#ifdef KDB_SEVERAL_PARTITIONS
+	slot->call.visits = kdb_visits_within(slot->call.visits);
+#endif
 	p->read_only = 0;
 	return slot;
 }
 
 /* Ends the transaction of a body that has returned `status`; returns the status of the event. Interrupts are off. */
-static __always_inline int kdb_handler_end(struct kdb_ctx *ctx, struct kdb_handler_slot *slot, int status)
+static __always_inline int kdb_handler_end(struct kdb_proc *p, struct kdb_handler_slot *slot, int status, __u32 *tail_calls)
 {
+	struct kdb_ctx *ctx = p->ctx;
+
 	if (status < KDB_REFUSED)
 		status = kdb_commit(ctx);
 	if (status)
 		kdb_rollback(ctx);
+#ifdef KDB_SEVERAL_PARTITIONS
+	slot->call.visits += *tail_calls - kdb_visits_within(*tail_calls);
+	kdb_handler_release(p);
+	*tail_calls = slot->call.visits;
+#endif
 	barrier();
 	WRITE_ONCE(slot->in_use, 0);
 	return status;
 }
 
-/* Counts an attempt; returns whether it was the event's last one. Interrupts are off. */
-static __always_inline int kdb_handler_count(struct kdb_handler *handler, int status, __u32 attempt)
+/* Counts an attempt; returns whether it was the event's last one. Interrupts are off. `attempts` is the number of attempts that the event may
+ * have. */
+static __always_inline int kdb_handler_count(struct kdb_handler *handler, int status, __u32 attempt, __u32 attempts)
 {
 	struct kdb_handler_counts *counts = &handler->counts[bpf_get_smp_processor_id() & (KDB_MAX_CPUS - 1)];
 
-	if ((status == KDB_ERR_CONFLICT || status == KDB_ERR_BUSY) && attempt + 1 < KDB_HANDLER_ATTEMPTS) {
+	if ((status == KDB_ERR_CONFLICT || status == KDB_ERR_BUSY) && attempt + 1 < attempts) {
 		counts->retries++;
 		return 0;
 	}
@@ -172,28 +238,32 @@ static __always_inline void kdb_handler_pause(__u32 attempt)
 	bpf_loop(bpf_get_prandom_u32() & ((64u << (attempt & 7)) - 1), kdb_handler_pause_step, 0, 0);
 }
 
-/* Runs `body` as a transaction. It is a call of the body with &p_, the event, and &chosen_, the verdict. The value is the verdict:
- * `pass` or what the body has set; `on_failure` after a failure. */
-#define KDB_HANDLER_RUN(name, pass, on_failure, body)                                                  \
+/* Runs `body` as a transaction. It is a call of the body with &p_, the event, and &chosen_, the verdict. `argument` is the program's. The
+ * value is the verdict: `pass` or what the body has set; `on_failure` after a failure. */
+#define KDB_HANDLER_RUN(name, argument, pass, on_failure, body)                                        \
 	({                                                                                             \
-		__u32 zero_ = 0, attempt_;                                                             \
+		__u32 zero_ = 0, attempt_, tail_calls_ = KDB_TAIL_CALLS;                               \
 		struct kdb_handler *handler_ = bpf_map_lookup_elem(&name##_handler, &zero_);           \
 		int verdict_ = (on_failure);                                                           \
 		USE_ARENA();                                                                           \
 		bpf_for(attempt_, 0, KDB_HANDLER_ATTEMPTS) {                                           \
 			struct kdb_handler_slot *slot_;                                                \
-			struct kdb_proc p_ = {};                                                       \
+			struct kdb_proc p_ = { KDB_HANDLER_ORIGIN(name, argument) };                   \
 			unsigned long irq_;                                                            \
+			__u32 left_ = tail_calls_, most_ = KDB_HANDLER_ATTEMPTS;                       \
 			int chosen_ = (pass), status_, last_;                                          \
 			if (!handler_)                                                                 \
 				break;                                                                 \
 			bpf_local_irq_save(&irq_);                                                     \
-			slot_ = kdb_handler_begin(&p_, &status_);                                      \
+			slot_ = kdb_handler_begin(&p_, &status_, tail_calls_);                         \
 			if (slot_) {                                                                   \
 				status_ = body;                                                        \
-				status_ = kdb_handler_end(p_.ctx, slot_, status_);                     \
+				status_ = kdb_handler_end(&p_, slot_, status_, &tail_calls_);          \
 			}                                                                              \
-			last_ = kdb_handler_count(handler_, status_, attempt_);                        \
+			/* Another attempt would need as many tail calls. */                           \
+			if (tail_calls_ < left_ - tail_calls_)                                         \
+				most_ = 0;                                                             \
+			last_ = kdb_handler_count(handler_, status_, attempt_, most_);                 \
 			bpf_local_irq_restore(&irq_);                                                  \
 			if (status_ == KDB_OK || status_ == KDB_REFUSED)                               \
 				verdict_ = chosen_;                                                    \
@@ -235,20 +305,22 @@ static __always_inline void kdb_handler_pause(__u32 attempt)
 /* Defines a handler of packets that pass an interface. `on_failure`: the verdict for a packet whose transaction fails. */
 #define KDB_TC_HANDLER(name, on_failure)                                                               \
 	KDB_HANDLER_COUNTS(name);                                                                      \
+	KDB_HANDLER_VISITORS(name, "tc", struct __sk_buff)                                             \
 	static __always_inline int name##_body(struct kdb_proc *p, struct __sk_buff *skb, int *verdict); \
 	SEC("tc") int name(struct __sk_buff *skb)                                                      \
 	{                                                                                              \
-		return KDB_HANDLER_RUN(name, KDB_TC_PASS, on_failure, name##_body(&p_, skb, &chosen_)); \
+		return KDB_HANDLER_RUN(name, skb, KDB_TC_PASS, on_failure, name##_body(&p_, skb, &chosen_)); \
 	}                                                                                              \
 	static __always_inline int name##_body(struct kdb_proc *p, struct __sk_buff *skb, int *verdict)
 
 /* Defines a handler of packets that an interface has received. Drivers that support XDP call it before the packet has a buffer. */
 #define KDB_XDP_HANDLER(name, on_failure)                                                              \
 	KDB_HANDLER_COUNTS(name);                                                                      \
+	KDB_HANDLER_VISITORS(name, "xdp", struct xdp_md)                                               \
 	static __always_inline int name##_body(struct kdb_proc *p, struct xdp_md *xdp, int *verdict);  \
 	SEC("xdp") int name(struct xdp_md *xdp)                                                        \
 	{                                                                                              \
-		return KDB_HANDLER_RUN(name, KDB_XDP_PASS, on_failure, name##_body(&p_, xdp, &chosen_)); \
+		return KDB_HANDLER_RUN(name, xdp, KDB_XDP_PASS, on_failure, name##_body(&p_, xdp, &chosen_)); \
 	}                                                                                              \
 	static __always_inline int name##_body(struct kdb_proc *p, struct xdp_md *xdp, int *verdict)
 
@@ -259,6 +331,7 @@ static __always_inline void kdb_handler_pause(__u32 attempt)
  */
 #define KDB_TRACEPOINT_HANDLER(name, event)                                                            \
 	KDB_HANDLER_COUNTS(name);                                                                      \
+	KDB_HANDLER_VISITORS(name, "tp_btf/" #event, unsigned long long)                               \
 	static __always_inline int name##_body(struct kdb_proc *p, unsigned long long *args);          \
 	SEC("tp_btf/" #event) int name(unsigned long long *args)                                       \
 	{                                                                                              \
@@ -266,13 +339,30 @@ static __always_inline void kdb_handler_pause(__u32 attempt)
 			__u32 zero = 0;                                                                \
 			struct kdb_handler *handler = bpf_map_lookup_elem(&name##_handler, &zero);     \
 			if (handler)                                                                   \
-				kdb_handler_count(handler, KDB_HANDLER_NESTED, 0);                     \
+				kdb_handler_count(handler, KDB_HANDLER_NESTED, 0, 0);                  \
 			return 0;                                                                      \
 		}                                                                                      \
-		KDB_HANDLER_RUN(name, 0, 0, name##_body(&p_, args));                                   \
+		KDB_HANDLER_RUN(name, args, 0, 0, name##_body(&p_, args));                             \
 		return 0;                                                                              \
 	}                                                                                              \
 	static __always_inline int name##_body(struct kdb_proc *p, unsigned long long *args)
+
+#ifdef KDB_SEVERAL_PARTITIONS
+
+/* Defines a handler that runs again and again. It is attached with the time from the end of one run to the next one. The function that
+ * the kernel's timers call has no argument for tail calls, so a thread of the database's process runs the program. */
+#define KDB_TIMER_HANDLER(name)                                                                        \
+	KDB_HANDLER_COUNTS(name);                                                                      \
+	KDB_HANDLER_VISITORS(name, "raw_tp", struct bpf_raw_tracepoint_args)                           \
+	static __always_inline int name##_body(struct kdb_proc *p);                                    \
+	SEC("raw_tp/timer") int name(struct bpf_raw_tracepoint_args *arguments)                        \
+	{                                                                                              \
+		KDB_HANDLER_RUN(name, arguments, 0, 0, name##_body(&p_));                              \
+		return 0;                                                                              \
+	}                                                                                              \
+	static __always_inline int name##_body(struct kdb_proc *p)
+
+#else
 
 /* A handler's timer. The kernel stops it when the last descriptor of its map is closed. */
 struct kdb_handler_timer {
@@ -296,7 +386,7 @@ struct kdb_handler_timer {
 	static int name##_expired(void *map, __u32 *key, struct kdb_handler_timer *timer)              \
 	{                                                                                              \
 		__u64 interval;                                                                        \
-		KDB_HANDLER_RUN(name, 0, 0, name##_body(&p_));                                         \
+		KDB_HANDLER_RUN(name, 0, 0, 0, name##_body(&p_));                                      \
 		interval = READ_ONCE(timer->interval_ns);                                              \
 		if (interval)                                                                          \
 			bpf_timer_start(&timer->timer, interval, 0);                                   \
@@ -322,6 +412,8 @@ struct kdb_handler_timer {
 		return bpf_timer_start(&timer->timer, interval, 0) != 0;                               \
 	}                                                                                              \
 	static __always_inline int name##_body(struct kdb_proc *p)
+
+#endif
 
 #endif
 

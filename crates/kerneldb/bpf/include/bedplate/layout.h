@@ -61,6 +61,7 @@ enum kdb_status {
 	KDB_ERR_SNAPSHOT_TOO_OLD = 29, /* the transaction's snapshot was revoked: a writer needed its versions */
 	KDB_ERR_CHAIN = 30,       /* the key's hash chain has KDB_CHAIN_MAX entries already */
 	KDB_ERR_TX_TIMED_OUT = 31, /* the transaction exceeded its age or idle limit and was rolled back */
+	KDB_ERR_TOO_MANY_VISITS = 32, /* a call has no visit of another partition left */
 };
 
 /* ---- Transaction state, in the session context ------------------------------------------------ */
@@ -149,6 +150,17 @@ struct kdb_io {
 #define KDB_CALL_BYTES 65536u     /* bytes of all arguments of one call together; power of two */
 #define KDB_CALL_TEXT 128u        /* bytes of the reason of a refusal */
 
+#define KDB_VISITS_MAX 32u        /* operators of one call on keys of other partitions than the one that it runs in */
+
+/* What a call does. */
+enum kdb_operator {
+	KDB_READ = 0,
+	KDB_READ_FOR_UPDATE = 1,
+	KDB_WRITE = 2,
+	KDB_DELETE = 3,
+	KDB_RELEASE = 4,          /* of a handler that is over: releases the locks in the partition */
+};
+
 /* The reply of a call that is not refused. */
 enum kdb_reply {
 	KDB_REPLY_OK = 0,
@@ -170,9 +182,13 @@ struct kdb_call {
 	__u64 observed_ts;        /* out (arena engine): newest commit that the call reveals */
 	__s64 number;             /* result of the functions that parse numbers */
 	__u32 return_program;     /* of a call on a connection: the program in kdb_call_returns that continues */
-	__u32 _pad;
+	__u32 visits;             /* how many visits the call may still make (visit.h) */
 	__u32 text_len;           /* out: bytes of `text` */
 	__u32 status;             /* out, of a call on a connection: enum kdb_status */
+	__u32 partition;          /* out: that of the last operator's key */
+	__u32 operator;           /* of a visit: enum kdb_operator */
+	__u32 visit_status;       /* of a visit, out: enum kdb_status */
+	__u32 _pad;
 	struct kdb_argument argument[KDB_CALL_ARGUMENTS];
 	__u8 text[KDB_CALL_TEXT]; /* out: why the procedure refuses */
 	__u8 bytes[KDB_CALL_BYTES + 64];

@@ -27,8 +27,9 @@
  * or none. Maps and variables of the object's own are outside of this. A call may run the procedure more than once: after a conflict,
  * and if the kernel has rolled back a run on the connection.
  *
- * The procedure works on one partition: that of its first argument as a key. Other keys than those of this partition
- * end in KDB_ERR_PARTITION. A database of up to 4 GiB has one partition, and so has every one on hash maps.
+ * A database of up to 4 GiB has one partition, and so has every one on hash maps. With several, a procedure runs in the partition of
+ * its first argument as a key. It may use keys of all partitions, but operators on keys of other ones are slower (visit.h), and a call may
+ * have KDB_VISITS_MAX of them.
  *
  * `p` is the call. It has one key and one value at a time, in the call's I/O buffer (struct kdb_io). The functions below set the
  * key and the value, run an operator, and read its result. Each returns an enum kdb_status, or KDB_REFUSED. A procedure has to
@@ -43,6 +44,9 @@
 #else
 #include <bedplate/connection.h>
 #endif
+#ifdef KDB_SEVERAL_PARTITIONS
+#include <bedplate/visit.h>
+#endif
 
 /* The license of the object's programs: the kernel lets them call its functions. */
 #define KDB_LICENSE(text) char LICENSE[] SEC("license") = text
@@ -56,7 +60,16 @@ struct kdb_proc {
 	struct kdb_call *call;
 	struct kdb_io *io;        /* key and value; both are empty when the call begins */
 	int read_only;            /* a constant of the procedure */
+#ifdef KDB_SEVERAL_PARTITIONS
+	struct kdb_origin origin;
+#endif
 };
+
+#ifdef KDB_SEVERAL_PARTITIONS
+#define KDB_ORIGIN(...) .origin = { __VA_ARGS__ }
+#else
+#define KDB_ORIGIN(...)
+#endif
 
 struct kdb_proc_arguments {
 	__u64 session;
@@ -88,7 +101,7 @@ static __always_inline int kdb_find_call(struct kdb_proc *p, __u32 session, __u3
 #define KDB_ON_CONNECTIONS(name, only_reads)                                                           \
 	SEC("sk_skb/verdict") int name##_on_connection(struct __sk_buff *skb)                          \
 	{                                                                                              \
-		struct kdb_proc p = { .read_only = only_reads };                                       \
+		struct kdb_proc p = { .read_only = only_reads, KDB_ORIGIN(.skb = skb) };               \
 		struct kdb_connection *connection = kdb_connection_of(skb);                            \
 		if (!connection || kdb_find_call(&p, connection->session, connection->call_buffer))    \
 			return SK_DROP;                                                                \
@@ -104,7 +117,7 @@ static __always_inline int kdb_find_call(struct kdb_proc *p, __u32 session, __u3
 	static __always_inline int name##_body(struct kdb_proc *p);                                    \
 	SEC(section) int name(struct kdb_proc_arguments *arguments)                                    \
 	{                                                                                              \
-		struct kdb_proc p = { .read_only = only_reads };                                       \
+		struct kdb_proc p = { .read_only = only_reads, KDB_ORIGIN(.user_call = (void *)arguments) }; \
 		if (kdb_find_call(&p, arguments->session, arguments->io))                              \
 			return KDB_ERR_STATE;                                                          \
 		int status = name##_body(&p);                                                          \
@@ -477,6 +490,9 @@ static __always_inline void kdb_prepare(struct kdb_proc *p, __u32 flags, __u64 e
 	__u32 klen = io->klen;
 
 	*(__u64 *)&io->key[(klen - 1) & 0xf8] &= ~0ull >> (-klen & 7) * 8;
+#ifdef KDB_SEVERAL_PARTITIONS
+	flags |= KDB_IO_HASHED;
+#endif
 	io->flags = flags;
 	io->expire_ms = expire_ms;
 }
@@ -488,19 +504,48 @@ static __always_inline int kdb_observe(struct kdb_proc *p, int status)
 	return status;
 }
 
-/* Reads the key's value: KDB_OK and the value is in p->io, or KDB_NOT_FOUND and the value is empty. */
-static __always_inline int kdb_read(struct kdb_proc *p)
+/* Runs an operator of a call. The key is in this program's partition, or the operator says that it is not. */
+static __always_inline int kdb_run_operator(struct kdb_ctx *ctx, struct kdb_io *io, __u32 operator)
 {
 	int status;
 
-	kdb_prepare(p, 0, 0);
-	if (p->ctx->state == KDB_TX_READ_ONLY)
-		status = kdb_get_ro(p->ctx, p->io);
-	else
-		status = kdb_get(p->ctx, p->io);
+	switch (operator) {
+	case KDB_WRITE:
+		return kdb_set(ctx, io);
+	case KDB_DELETE:
+		return kdb_del(ctx, io);
+	case KDB_RELEASE:
+		return kdb_release(ctx);
+	case KDB_READ_FOR_UPDATE:
+		/* No key fulfils both conditions, so the key is locked and nothing is written. */
+		status = kdb_set(ctx, io);
+		if (status >= KDB_REFUSED)
+			return status;
+	}
+	status = ctx->state == KDB_TX_READ_ONLY ? kdb_get_ro(ctx, io) : kdb_get(ctx, io);
 	if (status != KDB_OK)
-		p->io->vlen = 0;
-	return kdb_observe(p, status);
+		io->vlen = 0;
+	return status;
+}
+
+/* Runs an operator on the call's key, wherever the key is. */
+static __always_inline int kdb_operate(struct kdb_proc *p, __u32 operator)
+{
+#ifdef KDB_SEVERAL_PARTITIONS
+	__u32 partition = kdb_key_partition(p->io);
+
+	p->call->partition = partition;
+	if (partition != kdb_config.partition)
+		return kdb_observe(p, kdb_visit(p->call, &p->origin, operator, partition));
+#endif
+	return kdb_observe(p, kdb_run_operator(p->ctx, p->io, operator));
+}
+
+/* Reads the key's value: KDB_OK and the value is in p->io, or KDB_NOT_FOUND and the value is empty. */
+static __always_inline int kdb_read(struct kdb_proc *p)
+{
+	kdb_prepare(p, 0, 0);
+	return kdb_operate(p, KDB_READ);
 }
 
 /* Writes the value. `flags`: KDB_IO_IF_ABSENT, KDB_IO_IF_PRESENT, KDB_IO_KEEP_TTL. `expire_ms`: when the key expires, in
@@ -510,19 +555,18 @@ static __always_inline int kdb_write_with(struct kdb_proc *p, __u32 flags, __u64
 	if (p->read_only)
 		return KDB_ERR_STATE;
 	kdb_prepare(p, flags, expire_ms);
-	return kdb_observe(p, kdb_set(p->ctx, p->io));
+	return kdb_operate(p, KDB_WRITE);
 }
 
 /* Reads the key's value as kdb_read() does, but locks the key for writing at once. Two transactions that read a key and then write
  * it would otherwise both have it locked for reading, and neither could write. */
 static __always_inline int kdb_read_for_update(struct kdb_proc *p)
 {
-	int status;
-
+	if (p->read_only)
+		return KDB_ERR_STATE;
 	p->io->vlen = 0;
-	/* No key fulfils both conditions, so nothing is written. */
-	status = kdb_write_with(p, KDB_IO_IF_ABSENT | KDB_IO_IF_PRESENT, 0);
-	return status >= KDB_REFUSED ? status : kdb_read(p);
+	kdb_prepare(p, KDB_IO_IF_ABSENT | KDB_IO_IF_PRESENT, 0);
+	return kdb_operate(p, KDB_READ_FOR_UPDATE);
 }
 
 /* Writes the value; the key does not expire. */
@@ -544,7 +588,7 @@ static __always_inline int kdb_delete(struct kdb_proc *p)
 	if (p->read_only)
 		return KDB_ERR_STATE;
 	kdb_prepare(p, 0, 0);
-	return kdb_observe(p, kdb_del(p->ctx, p->io));
+	return kdb_operate(p, KDB_DELETE);
 }
 
 /* ---- Time and replies ------------------------------------------------------------------------- */
