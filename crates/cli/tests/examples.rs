@@ -18,6 +18,9 @@ use redis::{Connection, FromRedisValue, RedisResult, Value};
 use running::{Server, command};
 use rustix::process::Signal;
 
+/// Options for a database with several partitions, which has more than 4 GiB unless it is for a test.
+const PARTITIONED: [&str; 4] = ["--memory", "192M", "--partitions", "3"];
+
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn can_run() -> bool {
@@ -190,7 +193,7 @@ fn packets_above_the_quota_are_dropped_and_restarts_keep_the_counts() {
     network.send(2, port);
     all_pass(&socket, 2);
 
-    let server = start(&data, &object, &options);
+    let server = start(&data, &object, &[&options[..], &PARTITIONED].concat());
     let mut client = server.connect();
     assert_eq!(state(&mut client), (0, 15));
     assert_eq!(send(&mut client, 3), 0);
@@ -271,7 +274,7 @@ fn each_exec_of_a_user_is_logged_and_restarts_keep_the_log() {
     server.end(Signal::KILL);
     run(1);
 
-    let server = start(&data, &object, &options);
+    let server = start(&data, &object, &[&options[..], &PARTITIONED].concat());
     let mut client = server.connect();
     assert_eq!(count(&mut client), first);
     assert_eq!(ask::<String>(&mut client, &format!("GET exec:{user}:{}", first % 16)).unwrap(), last);
@@ -388,7 +391,7 @@ fn orders_keep_every_unit_while_the_server_is_killed() {
     let folder = tempfile::tempdir().unwrap();
     let object = build(folder.path(), "orders", "orders");
     let data = folder.path().join("data");
-    let mut server = start(&data, &object, &[]);
+    let mut server = start(&data, &object, &PARTITIONED);
     let mut client = server.connect();
     for (item, warehouse) in
         (0..ITEMS).flat_map(|item| (0..WAREHOUSES).map(move |warehouse| (item, warehouse)))
@@ -434,8 +437,8 @@ fn orders_keep_every_unit_while_the_server_is_killed() {
         });
         server.end(Signal::KILL);
         // The engines read each other's data, and run the same procedures.
-        let engine = if round % 2 == 0 { "hash-map" } else { "arena" };
-        server = start(&data, &object, &["--engine", engine]);
+        let options = if round % 2 == 0 { &["--engine", "hash-map"] } else { &PARTITIONED[..] };
+        server = start(&data, &object, options);
         client = server.connect();
         let all = check_units(&mut client);
         for (line, known) in known.into_inner().unwrap() {
