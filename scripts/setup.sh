@@ -101,6 +101,26 @@ if ((${#packages[@]})); then
   [[ $had_postgresql == yes ]] || stop_service postgresql
 fi
 
+# ---- A newer compiler, with which a test compiles the eBPF programs as well ----------------------------
+newest_clang() {
+  local version
+  for version in 22 21 20; do
+    if have "clang-$version"; then return; fi
+    if [[ -n $(apt-cache show --no-all-versions "clang-$version" 2>/dev/null) ]]; then
+      say "installing: clang-$version, for a test of eBPF programs"
+      "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y -qq --no-install-recommends "clang-$version"
+      return
+    fi
+  done
+  false
+}
+
+if have apt-get && { [[ $(id -u) -eq 0 ]] || have sudo; }; then
+  take_root "apt-get install clang-22"
+  newest_clang || say "there is no newer clang: its test will say that it is skipped"
+fi
+
 # ---- Valkey, a peer of the tests that not every distribution has --------------------------------------
 # In Debian 12 it is a backport, which is had without changing what the system's own apt knows.
 backport() {

@@ -42,6 +42,7 @@ fn main() {
                 OsStr::new("-g"),
                 OsStr::new("-Wall"),
                 OsStr::new("-Wno-unused-function"),
+                OsStr::new("-fno-jump-tables"),
                 OsStr::new("-Werror"),
                 OsStr::new("-DKDB_ENGINE_ARENA"),
                 OsStr::new("-mcpu=v4"),

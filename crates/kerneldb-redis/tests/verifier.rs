@@ -3,26 +3,36 @@
 //!
 //! `tests/verifier` has the numbers of some kernels and compilers. A number that is not the recorded one any more is no defect, but
 //! it must not grow unseen: the test prints the new record, which then replaces the old one.
+//!
+//! The programs are also compiled by a newer compiler than the one of this build, if there is one. Servers on those programs then have
+//! conversations, too.
 
+mod calls;
 mod common;
 mod server;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
-use bedplate_kerneldb::{Config, EngineKind};
+use bedplate_kerneldb::sdk::{self, Target};
+use bedplate_kerneldb::testing::with_objects;
+use bedplate_kerneldb::{ACCOUNTS, Config, EngineKind};
 use bedplate_kerneldb_redis::server::ServerConfig;
 use common::{can_run, has_cgroup2, small};
 use libbpf_rs::query::ProgInfoIter;
-use server::{config, start_with};
+use server::traffic::{mixed_pipelines, split_everywhere};
+use server::{Running, config, start_with};
 
 /// The records: the first two numbers of a kernel's version, the first number of the version of clang, and the numbers.
 const RECORDS: [(&str, &str, &str); 5] = [
     ("6.1", "19", include_str!("verifier/linux-6.1-clang-19.txt")),
     ("6.12", "19", include_str!("verifier/linux-6.12-clang-19.txt")),
     ("6.18", "19", include_str!("verifier/linux-6.18-clang-19.txt")),
-    ("6.18", "21", include_str!("verifier/linux-6.18-clang-21.txt")),
+    ("6.18", "22", include_str!("verifier/linux-6.18-clang-22.txt")),
     ("7.3", "19", include_str!("verifier/linux-7.3-clang-19.txt")),
 ];
 
@@ -78,18 +88,59 @@ fn programs() -> BTreeMap<String, u32> {
     found
 }
 
-/// A line for each program: the database, a tabulator, the program, a tabulator, the number.
-fn measured() -> String {
+/// Calls `f` for a server on each database. If `compiler` is given, it has compiled the programs. Returns a line for each program: the database,
+/// a tabulator, the program, a tabulator, the number.
+fn measured(compiler: Option<&str>, f: impl Fn(&Running)) -> String {
+    // One test after the other, because `programs` finds those of the whole process.
+    static LOCK: Mutex<()> = Mutex::new(());
+    let _lock = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let mut text = String::new();
     for (database, options) in databases() {
         let local_fast_path = options.engine == EngineKind::Arena && has_cgroup2();
-        let running = start_with(options, ServerConfig { local_fast_path, ..config() });
+        let server = ServerConfig { local_fast_path, ..config() };
+        let objects = compiler.map(|compiler| objects(compiler, options.engine)).unwrap_or_default();
+        let objects: Vec<_> = objects.iter().map(|(name, object)| (*name, object.as_slice())).collect();
+        let running = with_objects(&objects, || start_with(options, server));
         for (program, instructions) in programs() {
             writeln!(text, "{database}\t{program}\t{instructions}").unwrap();
         }
+        f(&running);
         running.finish();
     }
     text
+}
+
+/// The newest compiler here, if it is newer than the one of this build, and its version.
+fn newer_compiler() -> Option<(String, String)> {
+    let runs =
+        |clang: &str| Command::new(clang).arg("--version").output().is_ok_and(|done| done.status.success());
+    let ours: u32 = CLANG.parse().unwrap();
+    let newer = (ours + 1..30).rev().map(|version| (format!("clang-{version}"), version.to_string()));
+    newer.into_iter().find(|(clang, _)| runs(clang))
+}
+
+/// What a compiler makes of a C file.
+fn compiled(compiler: &str, target: Target, source: &str) -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    sdk::write_headers(folder.path()).unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
+    let ours = sdk::compiler(target, folder.path(), &source, "-".as_ref()).unwrap();
+    let output = Command::new(compiler).args(ours.get_args()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
+/// The programs of a server, by the names of their objects.
+fn objects(compiler: &str, engine: EngineKind) -> Vec<(&'static str, Vec<u8>)> {
+    let operators = "../kerneldb/bpf/calls.bpf.c";
+    match engine {
+        EngineKind::Arena => vec![
+            ("kdb_call", compiled(compiler, Target::Arena, operators)),
+            ("kdb_server", compiled(compiler, Target::Arena, "bpf/server.bpf.c")),
+            ("kdb_local_path", compiled(compiler, Target::Arena, "bpf/local.bpf.c")),
+        ],
+        EngineKind::HashMap => vec![("kdb_call", compiled(compiler, Target::HashMap, operators))],
+    }
 }
 
 /// The numbers of a record by database and program.
@@ -113,14 +164,47 @@ fn the_verifiers_work_is_as_recorded() {
     if !can_run() {
         return;
     }
+    compare(CLANG, &measured(None, |_| ()));
+}
+
+#[test]
+fn a_newer_compiler_makes_programs_that_work() {
+    if !can_run() {
+        return;
+    }
+    let Some((compiler, version)) = newer_compiler() else {
+        println!("skipped: there is no compiler newer than clang-{CLANG}");
+        return;
+    };
+    let measured = measured(Some(&compiler), |running| {
+        // One database of each engine.
+        if running.db.config().wal_ring_bytes == 0 {
+            return;
+        }
+        split_everywhere(running, 3);
+        mixed_pipelines(running);
+        let procedures = match running.db.config().engine {
+            EngineKind::Arena => {
+                compiled(&compiler, Target::Arena, "../kerneldb/bpf/examples/accounts.bpf.c")
+            }
+            EngineKind::HashMap => ACCOUNTS.to_vec(),
+        };
+        running.db.load_library("accounts", &procedures, false).unwrap();
+        calls::converse(&mut running.client());
+        running.db.verify().unwrap();
+    });
+    compare(&version, &measured);
+}
+
+/// Compares new numbers with the record of this kernel and a version of the compiler.
+fn compare(clang: &str, new: &str) {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let version = release.trim().split('.').take(2).collect::<Vec<_>>().join(".");
-    let new = measured();
-    let now = numbers(&new);
+    let now = numbers(new);
     assert!(now.len() > 10, "{now:?}");
     let most = now.values().max().unwrap();
     assert!(*most < INSTRUCTIONS_MAX, "the largest program takes {most} instructions");
-    let exact = record_of(&version, CLANG);
+    let exact = record_of(&version, clang);
     let old = exact.or_else(|| record_of(DEVELOPED_ON.0, DEVELOPED_ON.1)).unwrap();
     let before = numbers(old);
     let is_as_recorded = |key: &(&str, &str)| match (before.get(key), now.get(key)) {
@@ -138,7 +222,7 @@ fn the_verifiers_work_is_as_recorded() {
         .collect();
     assert!(
         differ.is_empty(),
-        "{}\nIf that is meant, write to tests/verifier/linux-{version}-clang-{CLANG}.txt:\n{new}",
+        "{}\nIf that is meant, write to tests/verifier/linux-{version}-clang-{clang}.txt:\n{new}",
         differ.join("\n")
     );
 }

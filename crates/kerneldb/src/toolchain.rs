@@ -2,8 +2,9 @@
 
 use std::process::Command;
 
-/// Options for all eBPF programs.
-pub const OPTIONS: [&str; 4] = ["-O2", "-g", "-Wall", "-Wno-unused-function"];
+/// Options for all eBPF programs. Clang 22 makes jump tables for the instruction set v4, which most kernels do not
+/// know.
+pub const OPTIONS: [&str; 5] = ["-O2", "-g", "-Wall", "-Wno-unused-function", "-fno-jump-tables"];
 
 /// Options for programs on the arena engine.
 pub const ARENA: [&str; 2] = ["-DKDB_ENGINE_ARENA", "-mcpu=v4"];

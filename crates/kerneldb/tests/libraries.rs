@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::sync::OnceLock;
+
 use bedplate_kerneldb::limits::{
     CALL_ARGUMENTS_MAX, CALL_BYTES_MAX, CALL_VISITS_MAX, LIBRARY_BYTES_MAX, LIBRARY_NAME_MAX,
 };
@@ -350,7 +352,7 @@ fn one_visit_past_the_limit_ends_a_call() {
         return;
     }
     let database = Database::create(partitioned()).unwrap();
-    database.load_library("test", &compiled(), false).unwrap();
+    database.load_library("test", compiled(), false).unwrap();
     let mut session = database.session().unwrap();
     // Writes the key as often as it is told; the first argument chooses the partition.
     let mut write = |first: &[u8], times: usize| {
@@ -393,17 +395,20 @@ fn calls_fill_the_memory_up_to_its_limit() {
 }
 
 /// The procedures of `libraries/test.bpf.c`, compiled as users compile theirs.
-fn compiled() -> Vec<u8> {
-    let folder = tempfile::tempdir().unwrap();
-    sdk::write_headers(folder.path()).unwrap();
-    let source = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/libraries/test.bpf.c"));
-    sdk::compile(folder.path(), source, &[]).unwrap()
+fn compiled() -> &'static [u8] {
+    static COMPILED: OnceLock<Vec<u8>> = OnceLock::new();
+    COMPILED.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        sdk::write_headers(folder.path()).unwrap();
+        let source = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/libraries/test.bpf.c"));
+        sdk::compile(folder.path(), source, &[]).unwrap()
+    })
 }
 
 #[test]
 fn a_procedure_that_only_reads_cannot_write() {
     for database in accounts() {
-        database.load_library("test", &compiled(), false).unwrap();
+        database.load_library("test", compiled(), false).unwrap();
         let mut session = database.session().unwrap();
         session.set(b"k", b"v", SetOptions::default()).unwrap();
         for name in ["liar_write", "liar_delete"] {
@@ -420,7 +425,7 @@ fn a_procedure_that_only_reads_cannot_write() {
 #[test]
 fn a_call_does_not_see_what_earlier_calls_have_left() {
     for database in accounts() {
-        database.load_library("test", &compiled(), false).unwrap();
+        database.load_library("test", compiled(), false).unwrap();
         let mut session = database.session().unwrap();
         session.call("account_open", &[b"secret", b"1234567"]).unwrap();
         assert_eq!(balance(&mut session, b"secret"), 1_234_567);
@@ -440,7 +445,7 @@ fn a_call_does_not_see_what_earlier_calls_have_left() {
 #[test]
 fn an_expiry_is_a_unix_time() {
     for database in accounts() {
-        database.load_library("test", &compiled(), false).unwrap();
+        database.load_library("test", compiled(), false).unwrap();
         let mut session = database.session().unwrap();
         let now =
             std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as i64;
@@ -456,7 +461,7 @@ fn an_expiry_is_a_unix_time() {
 fn limits_on_transactions_hold_for_calls() {
     // With several partitions, so many keys take too many visits.
     for database in accounts().into_iter().filter(|database| database.config().partitions == 1) {
-        database.load_library("test", &compiled(), false).unwrap();
+        database.load_library("test", compiled(), false).unwrap();
         let mut session = database.session().unwrap();
         session.call("many", &[b"v", b"128"]).unwrap();
         assert!(matches!(session.call("many", &[b"v", b"129"]), Err(Error::TooManyLocks)));
@@ -483,7 +488,7 @@ fn a_call_that_exceeds_the_log_ring_is_an_error() {
             continue;
         }
         let database = Database::create(Config { wal_ring_bytes: each, ..config }).unwrap();
-        database.load_library("test", &compiled(), false).unwrap();
+        database.load_library("test", compiled(), false).unwrap();
         let mut session = database.session().unwrap();
         let value = vec![7; 60_000];
         let full = |result: Result<Reply, Error>| match result {
@@ -509,7 +514,7 @@ fn a_call_that_exceeds_the_log_ring_is_an_error() {
 fn an_object_of_another_version_is_refused() {
     for database in accounts() {
         let object = compiled();
-        database.load_library("test", &object, false).unwrap();
+        database.load_library("test", object, false).unwrap();
         let folder = tempfile::tempdir().unwrap();
         sdk::write_headers(folder.path()).unwrap();
         let header = std::fs::read_to_string(folder.path().join("include/bedplate/abi.h")).unwrap();
@@ -518,7 +523,7 @@ fn an_object_of_another_version_is_refused() {
         let places = object.windows(8).enumerate().filter(|(_, window)| *window == number);
         let places: Vec<_> = places.map(|(at, _)| at).collect();
         assert_eq!(places.len(), 3, "one for each kind of database");
-        let mut other = object.clone();
+        let mut other = object.to_vec();
         places.iter().for_each(|at| other[*at] ^= 1);
         let error = database.load_library("test", &other, true).unwrap_err().to_string();
         assert_eq!(error, "test was compiled with the headers of another version: compile it again");

@@ -91,6 +91,8 @@ const LOCAL_SENDER: u32 = 1;
 
 /// The programs of one path in one object, and their program arrays.
 struct Path {
+    /// Name of the object in error messages.
+    name: &'static str,
     elf: &'static [u8],
     /// Called by the trampoline.
     begin: &'static [(&'static str, u32, &'static str)],
@@ -103,6 +105,7 @@ struct Path {
 }
 
 static SERVER: Path = Path {
+    name: "kdb_server",
     elf: OBJECT,
     begin: &[("srv_verdicts", 0, "srv_verdict"), ("srv_senders", 0, "srv_sender")],
     jumps: "srv_jumps",
@@ -111,6 +114,7 @@ static SERVER: Path = Path {
     continues_calls: true,
 };
 static LOCAL: Path = Path {
+    name: "kdb_local_path",
     elf: LOCAL_OBJECT,
     begin: &[("srv_senders", LOCAL_SENDER, "srv_local_sender")],
     jumps: "srv_local_jumps",
@@ -120,7 +124,7 @@ static LOCAL: Path = Path {
 };
 
 fn load(
-    elf: &[u8],
+    path: &Path,
     database: &Database,
     partition: u32,
     config: &srv_config,
@@ -133,8 +137,8 @@ fn load(
     };
     let constants = &[(".rodata.srv", constants)];
     database.attach(Attachment {
-        name: "kdb_server",
-        elf,
+        name: path.name,
+        elf: path.elf,
         partition,
         constants,
         maps,
@@ -191,7 +195,7 @@ impl Programs {
             ("srv_signals", signals::words(server.max_clients)),
         ];
         let (call_returns, constants_here) = claim_calls(&database, constants, server.kernel_path);
-        let first = load(OBJECT, &database, 0, &constants_here, MapFds::new(), &entries)?;
+        let first = load(&SERVER, &database, 0, &constants_here, MapFds::new(), &entries)?;
         let maps = Arc::new(Maps::of(&first, &SHARED_MAPS)?);
         for entry in ["srv_verdict_entry", "srv_sender_entry"] {
             first.attach_to_sockmap(entry, maps.get("srv_socks").as_fd())?;
@@ -206,7 +210,7 @@ impl Programs {
         let mut objects: Vec<(&'static Path, u32, LoadedObject)> = vec![(&SERVER, 0, first)];
         if server.local_fast_path {
             let entries = [("srv_locals", server.max_clients)];
-            let object = load(LOCAL_OBJECT, &database, 0, &constants_here, programs.reuse()?, &entries)?;
+            let object = load(&LOCAL, &database, 0, &constants_here, programs.reuse()?, &entries)?;
             programs.local = Some(LocalPath::attach(&object)?);
             objects.push((&LOCAL, 0, object));
         }
@@ -247,7 +251,7 @@ impl Programs {
             for partition in 0..database.config().partitions {
                 let has = |(of, number, _): &(&Path, u32, _)| std::ptr::eq(*of, path) && *number == partition;
                 if !objects.iter().any(has) {
-                    let object = load(path.elf, &database, partition, &constants, self.reuse()?, &[])?;
+                    let object = load(path, &database, partition, &constants, self.reuse()?, &[])?;
                     objects.push((path, partition, object));
                 }
             }
