@@ -95,11 +95,17 @@ fn measured(compiler: Option<&str>, f: impl Fn(&Running)) -> String {
     static LOCK: Mutex<()> = Mutex::new(());
     let _lock = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let mut text = String::new();
+    let mut objects_of: Option<(EngineKind, Vec<_>)> = None;
     for (database, options) in databases() {
         let local_fast_path = options.engine == EngineKind::Arena && has_cgroup2();
         let server = ServerConfig { local_fast_path, ..config() };
-        let objects = compiler.map(|compiler| objects(compiler, options.engine)).unwrap_or_default();
-        let objects: Vec<_> = objects.iter().map(|(name, object)| (*name, object.as_slice())).collect();
+        if let Some(compiler) = compiler
+            && objects_of.as_ref().is_none_or(|(engine, _)| *engine != options.engine)
+        {
+            objects_of = Some((options.engine, objects(compiler, options.engine)));
+        }
+        let objects = objects_of.iter().flat_map(|(_, objects)| objects);
+        let objects: Vec<_> = objects.map(|(name, object)| (*name, object.as_slice())).collect();
         let running = with_objects(&objects, || start_with(options, server));
         for (program, instructions) in programs() {
             writeln!(text, "{database}\t{program}\t{instructions}").unwrap();

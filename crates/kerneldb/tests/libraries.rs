@@ -394,6 +394,29 @@ fn calls_fill_the_memory_up_to_its_limit() {
     }
 }
 
+/// Memory is made available where the keys are, not where the call runs.
+#[test]
+fn calls_fill_the_memory_of_other_partitions() {
+    if !can_run() || !has_arenas() {
+        return;
+    }
+    let database = Database::create(Config { memory_bytes: 48 << 20, ..partitioned() }).unwrap();
+    database.load_library("test", compiled(), false).unwrap();
+    let mut session = database.session().unwrap();
+    let value = [7; 1000];
+    let mut written = 0u32;
+    let error = loop {
+        match session.call("write_second", &[b"home", &written.to_be_bytes(), &value]) {
+            Ok(_) => written += 1,
+            Err(error) if error.is_transient() => {}
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, Error::NoMemory), "{error}");
+    assert!(written > 25_000, "{written} values of 1000 bytes");
+    assert_eq!(u64::from(written), database.verify().unwrap().keys);
+}
+
 /// The procedures of `libraries/test.bpf.c`, compiled as users compile theirs.
 fn compiled() -> &'static [u8] {
     static COMPILED: OnceLock<Vec<u8>> = OnceLock::new();
@@ -527,6 +550,6 @@ fn an_object_of_another_version_is_refused() {
         places.iter().for_each(|at| other[*at] ^= 1);
         let error = database.load_library("test", &other, true).unwrap_err().to_string();
         assert_eq!(error, "test was compiled with the headers of another version: compile it again");
-        assert_eq!(database.procedures().len(), 3 + 9);
+        assert_eq!(database.procedures().len(), 3 + 10);
     }
 }

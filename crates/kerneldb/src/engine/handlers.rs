@@ -235,7 +235,7 @@ impl RegisteredHandler {
     }
 
     /// Attaches this handler to the events of the handler of the same name in the library's previous version, which is detached.
-    fn take_over(&mut self, name: &str, mut old: RegisteredHandler) {
+    fn take_over(&mut self, name: &str, old: &mut RegisteredHandler) {
         if self.kind != old.kind {
             for target in old.targets() {
                 let reason = "the new handler is for other events";
@@ -356,24 +356,26 @@ impl Handlers {
     }
 
     /// Adds the handlers of a library that [`Handlers::check`] has accepted. Those of its previous version are detached; a new one is
-    /// attached to the events of the old one of the same name.
-    pub fn put(&self, library: &str, new: BTreeMap<String, RegisteredHandler>) {
+    /// attached to the events of the old one of the same name. Returns the old ones, which may be dropped when their last runs are over.
+    pub fn put(&self, library: &str, new: BTreeMap<String, RegisteredHandler>) -> Vec<RegisteredHandler> {
         let mut handlers = self.lock();
         let is_old = |(_, handler): &(String, RegisteredHandler)| &*handler.library == library;
         let (mut old, others): (BTreeMap<_, _>, _) =
             std::mem::take(&mut *handlers).into_iter().partition(is_old);
         *handlers = others;
         for (name, mut handler) in new {
-            if let Some(old) = old.remove(&name) {
+            if let Some(old) = old.get_mut(&name) {
                 handler.take_over(&name, old);
             }
             handlers.insert(name, handler);
         }
+        old.values_mut().for_each(RegisteredHandler::detach_all);
+        old.into_values().collect()
     }
 
-    /// Detaches and removes the handlers of a library.
-    pub fn remove(&self, library: &str) {
-        self.lock().retain(|_, handler| &*handler.library != library);
+    /// Detaches and removes the handlers of a library. Returns them as [`Handlers::put`] does.
+    pub fn remove(&self, library: &str) -> Vec<RegisteredHandler> {
+        self.put(library, BTreeMap::new())
     }
 
     /// Detaches all handlers.

@@ -81,6 +81,14 @@ KDB_PROCEDURE(often)
 	return KDB_OK;
 }
 
+/* Writes argument 2 under the key that argument 1 names; argument 0 chooses the partition. */
+KDB_PROCEDURE(write_second)
+{
+	KDB_TRY(kdb_key_argument(p, 1));
+	KDB_TRY(kdb_value_argument(p, 2));
+	return kdb_write(p);
+}
+
 /* Writes with an expiry, and replies how long that is. */
 KDB_PROCEDURE(until)
 {
