@@ -42,6 +42,7 @@ enum srv_broken {
 	SRV_SHORT_SEND = 3,       /* TCP did not take a whole reply */
 	SRV_NO_PAGES = 4,         /* a packet could not be made as long as its reply */
 	SRV_LOAD = 5,             /* a packet could not be read */
+	SRV_NO_JUMP = 6,          /* a transaction that was over could not release its locks in other partitions */
 };
 
 /* A connection's two ends, seen from the client: IPv6 addresses as in the packet (an IPv4 address in its

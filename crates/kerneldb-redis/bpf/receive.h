@@ -205,7 +205,11 @@ __noinline int srv_give(struct __sk_buff *skb, struct srv_input *in)
 	conn->commands += in->commands;
 	if (stats)
 		stats->commands += in->commands;
-	if (in->pos < in->len) {
+	if (in->ending && *(volatile __u32 *)&conn->flags & SRV_CONN_OPEN) {
+		/* The kernel has refused the tail call that releases locks. The event loop must not repeat a command that was committed. */
+		srv_break(conn, in->conn, SRV_NO_JUMP);
+		action = SK_DROP;
+	} else if (in->pos < in->len) {
 		srv_leave_replies(conn, in);
 		srv_begin_turn(conn, in->conn, in->len);
 		srv_count_passed(in->len);

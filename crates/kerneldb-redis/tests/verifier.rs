@@ -200,6 +200,27 @@ fn a_newer_compiler_makes_programs_that_work() {
         running.db.verify().unwrap();
     });
     compare(&version, &measured);
+    if EngineKind::of_this_kernel().unwrap() != EngineKind::Arena {
+        return;
+    }
+    // Objects for several partitions, and procedures that use all of them.
+    let mut objects = objects(&compiler, EngineKind::Arena);
+    let libraries = [("kdb_visit", "visitors"), ("accounts", "examples/accounts")];
+    objects.extend(libraries.map(|(name, source)| {
+        let target = if name == "kdb_visit" { Target::Arena } else { Target::Partitions };
+        (name, compiled(&compiler, target, &format!("../kerneldb/bpf/{source}.bpf.c")))
+    }));
+    let objects: Vec<_> = objects.iter().map(|(name, object)| (*name, object.as_slice())).collect();
+    let database = Config { partitions: 3, memory_bytes: 96 << 20, max_sessions: 256, ..small() };
+    let running = with_objects(&objects, || {
+        let running = start_with(database, config());
+        running.db.load_library("accounts", ACCOUNTS, false).unwrap();
+        running
+    });
+    mixed_pipelines(&running);
+    calls::converse(&mut running.client());
+    running.db.verify().unwrap();
+    running.finish();
 }
 
 /// Compares new numbers with the record of this kernel and a version of the compiler.

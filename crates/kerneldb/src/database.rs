@@ -82,8 +82,8 @@ impl Database {
     ///
     /// # Errors
     ///
-    /// [`Error::Library`] if the library has neither procedures nor handlers, if it has handlers and the database has several
-    /// partitions or is on hash maps, if it is an object for arenas alone and the database is on hash maps, if it was compiled with
+    /// [`Error::Library`] if the library has neither procedures nor handlers, if it has handlers and the database is on hash
+    /// maps, if it is an object for arenas alone and the database is on hash maps or has several partitions, if it was compiled with
     /// the headers of another version, or if the kernel refuses it; if one of its procedures or handlers is in another library; if
     /// the library is loaded already and not to be replaced; or at a limit ([`crate::limits::PROCEDURES_MAX`],
     /// [`crate::limits::HANDLERS_MAX`], [`crate::limits::LIBRARY_BYTES_MAX`]). An error changes nothing.

@@ -20,8 +20,11 @@ pub enum Error {
     /// can be appended only together.
     #[error("the procedure writes more than the log ring of {0} bytes holds")]
     CallTooLarge(u32),
-    /// A procedure used keys of other partitions than that of its first argument too often.
-    #[error("the procedure used keys of other partitions more than {} times", crate::limits::CALL_VISITS_MAX)]
+    /// A procedure or a handler used keys of other partitions than the one it runs in too often.
+    #[error(
+        "too many steps on keys of other partitions: a procedure may have {}, a handler fewer",
+        crate::limits::CALL_VISITS_MAX
+    )]
     TooManyVisits,
     /// Another transaction holds a lock. The caller's transaction, if any, must be rolled back; retry it.
     #[error("conflict with another transaction")]

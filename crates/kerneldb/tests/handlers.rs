@@ -6,6 +6,7 @@ use std::net::UdpSocket;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -396,6 +397,38 @@ fn mistakes_are_errors_of_one_line() {
         assert_eq!(error, "exec_count is not attached to tracepoint:sched_process_exec");
         assert!(matches!(database.run_handler("exec_count", &packet(0), 1), Err(Error::Library(_))));
         assert!(matches!(database.run_handler("tc_count", &[0; 4], 1), Err(Error::Io { .. })));
+    }
+}
+
+/// No lock is left when handlers are replaced and removed in the middle of events.
+#[test]
+fn handlers_that_are_replaced_leave_no_lock() {
+    let library = compiled(&["tc_many"]);
+    for database in configs().into_iter().map(|config| loaded(config, &["tc_many"])) {
+        let runs = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    // Until the handler is gone.
+                    while database.run_handler("tc_many", &packet(8), 50).is_ok() {
+                        runs.fetch_add(50, Ordering::Relaxed);
+                    }
+                });
+            }
+            for _ in 0..2 {
+                let before = runs.load(Ordering::Relaxed);
+                until("events happen", || runs.load(Ordering::Relaxed) > before);
+                database.load_library("handlers", &library, true).unwrap();
+            }
+            database.unload_library("handlers").unwrap();
+        });
+        let mut session = database.session().unwrap();
+        session.begin().unwrap();
+        for key in 0..8 {
+            session.set(format!("many:{key}").as_bytes(), b"0", SetOptions::default()).unwrap();
+        }
+        session.commit().unwrap();
+        database.verify().unwrap();
     }
 }
 

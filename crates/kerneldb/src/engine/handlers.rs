@@ -4,11 +4,12 @@
 //! A handler is attached by a descriptor of this process. So the kernel detaches it when the handler's library is removed, when the
 //! database is dropped, and when the process ends in any way.
 //!
-//! Locks, in order: `slots`, `changes` of the procedures, `by_name`. Programs that start and stop timers run under the last one.
+//! Locks, in order: `slots`, `changes` of the procedures, `by_name`, `detached`. Programs that start and stop timers run under `by_name`.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fmt;
+use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +20,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, libbpf_sys};
 use super::timer::Timer;
 use crate::{
     Error, Result,
-    bpf::{Link, Program, kernel_error},
+    bpf::{GracePeriod, Link, Program, kernel_error},
     layout::{KDB_MAX_CPUS, kdb_handler, kdb_timer_arguments},
     limits::{HANDLER_TARGETS_MAX, HANDLERS_MAX, TIMER_INTERVAL},
 };
@@ -143,17 +144,36 @@ pub(crate) enum TimerKind {
     OfProcess,
 }
 
+/// The program of a handler.
+pub(crate) struct HandlerProgram {
+    program: Program,
+    /// With several partitions: the map with its visitors, which the kernel empties when the map's last descriptor is closed.
+    #[expect(dead_code, reason = "it is kept open")]
+    visitors: Option<MapHandle>,
+}
+
+impl HandlerProgram {
+    pub fn new(program: Program, visitors: Option<MapHandle>) -> Self {
+        HandlerProgram { program, visitors }
+    }
+}
+
+impl Deref for HandlerProgram {
+    type Target = Program;
+
+    fn deref(&self) -> &Program {
+        &self.program
+    }
+}
+
 /// A handler of a library.
 pub(crate) struct RegisteredHandler {
     pub library: Arc<str>,
     pub kind: HandlerKind,
-    program: Arc<Program>,
+    program: Arc<HandlerProgram>,
     /// Its counts, a map with one `struct kdb_handler`.
     counts: MapHandle,
     timer: TimerKind,
-    /// With several partitions: the map with its visitors, which the kernel empties when the map's last descriptor is closed.
-    #[expect(dead_code, reason = "it is kept open")]
-    visitors: Option<MapHandle>,
     attached: Vec<(HandlerTarget, Attached)>,
 }
 
@@ -161,13 +181,12 @@ impl RegisteredHandler {
     pub fn new(
         library: &str,
         kind: HandlerKind,
-        program: Program,
+        program: HandlerProgram,
         counts: MapHandle,
         timer: TimerKind,
-        visitors: Option<MapHandle>,
     ) -> Self {
         let (library, program) = (library.into(), Arc::new(program));
-        RegisteredHandler { library, kind, program, counts, timer, visitors, attached: Vec::new() }
+        RegisteredHandler { library, kind, program, counts, timer, attached: Vec::new() }
     }
 
     /// The events that it is attached to.
@@ -307,12 +326,19 @@ pub(crate) struct Handlers {
     by_name: Mutex<BTreeMap<String, RegisteredHandler>>,
     /// The map with the buffers of handlers, which the first library with handlers has created.
     slots: Mutex<Option<OwnedFd>>,
+    /// Handlers that were detached, and may still run.
+    detached: Mutex<Vec<RegisteredHandler>>,
 }
 
 impl Handlers {
     /// For a machine with this number of processors.
     pub fn new(cpus: u32) -> Handlers {
-        Handlers { cpus: cpus.min(KDB_MAX_CPUS), by_name: Mutex::default(), slots: Mutex::default() }
+        Handlers {
+            cpus: cpus.min(KDB_MAX_CPUS),
+            by_name: Mutex::default(),
+            slots: Mutex::default(),
+            detached: Mutex::default(),
+        }
     }
 
     /// Number of elements of the map with the buffers.
@@ -356,8 +382,8 @@ impl Handlers {
     }
 
     /// Adds the handlers of a library that [`Handlers::check`] has accepted. Those of its previous version are detached; a new one is
-    /// attached to the events of the old one of the same name. Returns the old ones, which may be dropped when their last runs are over.
-    pub fn put(&self, library: &str, new: BTreeMap<String, RegisteredHandler>) -> Vec<RegisteredHandler> {
+    /// attached to the events of the old one of the same name. The old ones are kept until [`Handlers::drop_detached`].
+    pub fn put(&self, library: &str, new: BTreeMap<String, RegisteredHandler>) {
         let mut handlers = self.lock();
         let is_old = |(_, handler): &(String, RegisteredHandler)| &*handler.library == library;
         let (mut old, others): (BTreeMap<_, _>, _) =
@@ -370,12 +396,30 @@ impl Handlers {
             handlers.insert(name, handler);
         }
         old.values_mut().for_each(RegisteredHandler::detach_all);
-        old.into_values().collect()
+        self.lock_detached().extend(old.into_values());
     }
 
-    /// Detaches and removes the handlers of a library. Returns them as [`Handlers::put`] does.
-    pub fn remove(&self, library: &str) -> Vec<RegisteredHandler> {
-        self.put(library, BTreeMap::new())
+    /// Detaches and removes the handlers of a library. They are kept as by [`Handlers::put`].
+    pub fn remove(&self, library: &str) {
+        self.put(library, BTreeMap::new());
+    }
+
+    /// Drops the handlers that were detached, when their last runs are over: those need the visitors until they end.
+    pub fn drop_detached(&self, grace: &GracePeriod) {
+        let mut detached = self.lock_detached();
+        if detached.is_empty() {
+            return;
+        }
+        match grace.wait() {
+            Ok(()) => detached.clear(),
+            Err(error) => {
+                tracing::warn!(%error, "programs of handlers stay in memory until the next change of a library")
+            }
+        }
+    }
+
+    fn lock_detached(&self) -> MutexGuard<'_, Vec<RegisteredHandler>> {
+        self.detached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Detaches all handlers.
@@ -384,7 +428,7 @@ impl Handlers {
     }
 
     /// The program of a handler of packets. It runs without the lock.
-    pub fn packet_program(&self, name: &str) -> Result<Arc<Program>> {
+    pub fn packet_program(&self, name: &str) -> Result<Arc<HandlerProgram>> {
         let handlers = self.lock();
         let handler = handlers.get(name).ok_or_else(|| missing(name))?;
         match handler.kind {

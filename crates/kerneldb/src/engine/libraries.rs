@@ -33,14 +33,6 @@ impl Engine {
         self.procedures.has_library(library) || self.handlers.has_library(library)
     }
 
-    /// Drops handlers that have been detached when their last runs are over. Those need the visitors until they end.
-    fn drop_after_runs(&self, handlers: Vec<RegisteredHandler>) -> Result<()> {
-        match handlers.is_empty() {
-            true => Ok(()),
-            false => self.grace.wait(),
-        }
-    }
-
     /// Adds a library, in the place of the one of that name if there is one. [`super::Procedures::check`] has accepted it.
     ///
     /// # Errors
@@ -55,7 +47,8 @@ impl Engine {
             registered.insert(name, procedure.registered);
         }
         self.procedures.put(library, registered);
-        self.drop_after_runs(self.handlers.put(library, new.handlers))?;
+        self.handlers.put(library, new.handlers);
+        self.handlers.drop_detached(&self.grace);
         for (name, read_only, programs) in on_connections.iter().filter(|(.., programs)| !programs.is_empty())
         {
             let entered =
@@ -76,7 +69,8 @@ impl Engine {
         self.connection_calls.withdraw(&self.names(library), &self.grace)?;
         let is_loaded = self.has_library(library);
         self.procedures.remove(library);
-        self.drop_after_runs(self.handlers.remove(library))?;
+        self.handlers.remove(library);
+        self.handlers.drop_detached(&self.grace);
         self.procedures.set_file(library, None);
         Ok(is_loaded)
     }

@@ -35,7 +35,7 @@ use connection_calls::ConnectionCalls;
 pub use expiry::ExpiryStats;
 pub(crate) use expiry::{ExpiryCursor, Look, Seen, unix_ms};
 pub use handlers::{Direction, HandlerKind, HandlerTarget};
-pub(crate) use handlers::{Handlers, RegisteredHandler, TimerKind};
+pub(crate) use handlers::{HandlerProgram, Handlers, RegisteredHandler, TimerKind};
 pub(crate) use libraries::{Library, VerifiedProcedure};
 pub use log::{LogReader, OpRef, TxnSink};
 pub(crate) use memory_wait::{MemoryPressure, MemoryWait};

@@ -5,7 +5,8 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::{Error, Result, bpf::Program};
+use super::HandlerProgram;
+use crate::{Error, Result};
 
 /// The thread. It ends when this is dropped, after the run that is under way.
 pub(super) struct Timer {
@@ -16,13 +17,17 @@ pub(super) struct Timer {
 
 impl Timer {
     /// Starts the thread, with this time between the end of a run and the next one.
-    pub fn start(program: Arc<Program>, interval: Duration) -> Result<Timer> {
+    pub fn start(program: Arc<HandlerProgram>, interval: Duration) -> Result<Timer> {
         let (running, stop) = channel::<()>();
         let run = move || {
+            let mut has_failed = false;
             while stop.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
-                if let Err(error) = program.run(&mut [0]) {
-                    tracing::error!(%error, "the handler of a timer does not run");
-                    return;
+                match program.run(&mut [0]) {
+                    Err(error) if !has_failed => {
+                        tracing::error!(%error, "the handler of a timer does not run");
+                        has_failed = true;
+                    }
+                    done => has_failed = done.is_err(),
                 }
             }
         };

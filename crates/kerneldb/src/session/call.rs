@@ -118,11 +118,9 @@ impl Session {
     /// because a repetition would write again.
     fn call_open(&self, procedure: &Registered, arguments: &[&[u8]]) -> Result<Reply> {
         let partition = arguments.first().map_or(0, |key| self.db.control.partition_of(key));
-        if self.db.wants_memory(partition) {
-            self.db.grow(partition);
-        }
-        if self.db.lacks_slabs(partition) {
-            self.db.make_room(partition);
+        if !procedure.read_only {
+            // Its keys may be anywhere, and a lack of memory fails the transaction.
+            (0..self.db.config().partitions).for_each(|partition| self.make_memory_available(partition));
         }
         let io = Io::claim(&self.db);
         let call = Call::new(&self.db, io.index(), partition, arguments)?;

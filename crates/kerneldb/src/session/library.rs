@@ -11,7 +11,7 @@ use rustix::fs::{Mode, OFlags};
 use crate::{
     EngineKind, Error, HandlerKind, Result,
     attach::{self, Attachment, LoadedObject, MapFds},
-    engine::{Engine, Library, Registered, RegisteredHandler, TimerKind, VerifiedProcedure},
+    engine::{Engine, HandlerProgram, Library, Registered, RegisteredHandler, TimerKind, VerifiedProcedure},
     layout::kdb_handler,
     library_file,
     limits::{LIBRARY_BYTES_MAX, LIBRARY_NAME_MAX},
@@ -200,7 +200,13 @@ fn verify_programs(db: &Arc<Engine>, library: &str, elf: &[u8], on_connections: 
                 (HandlerKind::Timer, _) => TimerKind::OfProcess,
                 _ => TimerKind::None,
             };
-            let handler = RegisteredHandler::new(library, kind, program()?, counts, timer, array_of_visitors);
+            let handler = RegisteredHandler::new(
+                library,
+                kind,
+                HandlerProgram::new(program()?, array_of_visitors),
+                counts,
+                timer,
+            );
             verified.handlers.insert(name, handler);
         }
     }

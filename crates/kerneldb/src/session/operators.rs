@@ -187,18 +187,24 @@ impl Session {
         self.db.control.end_replay();
     }
 
+    /// Makes memory available in a partition before a transaction needs it, because a transaction holds locks meanwhile.
+    pub(super) fn make_memory_available(&self, partition: u32) {
+        if self.db.wants_memory(partition) {
+            self.db.grow(partition);
+        }
+        if self.db.lacks_slabs(partition) {
+            self.db.make_room(partition);
+        }
+    }
+
     /// Runs an operator on a key; grows the partition and tries again if it is out of memory. In a transaction only the last
     /// attempt fails it.
     fn run_keyed(&self, op: u32, key: &[u8], io: &Io<'_>) -> Result<u32> {
         let partition = self.db.control.partition_of(key);
-        // Memory is made available before a transaction needs it, because it holds locks meanwhile.
-        if self.state() == KDB_TX_ACTIVE && self.db.wants_memory(partition) {
-            self.db.grow(partition);
-        }
-        if self.state() == KDB_TX_ACTIVE && self.db.lacks_slabs(partition) {
-            self.db.make_room(partition);
-        }
         let is_active = self.state() == KDB_TX_ACTIVE;
+        if is_active {
+            self.make_memory_available(partition);
+        }
         let mut is_last = self.in_transaction() && !is_active;
         for attempt in 0.. {
             let committed = self.db.committed(partition);

@@ -215,6 +215,7 @@ pub(super) fn broken_reason(why: u32) -> &'static str {
     match why {
         SRV_CARRIER_SIZE => "an unexpected packet was to carry a reply",
         SRV_SHORT_SEND => "a reply was not sent completely",
+        SRV_NO_JUMP => "a transaction did not release its locks",
         SRV_NO_PAGES => "no memory for a reply",
         SRV_LOAD => "a packet could not be read",
         _ => "unknown",

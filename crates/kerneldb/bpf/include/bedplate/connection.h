@@ -29,7 +29,7 @@ struct { __uint(type, BPF_MAP_TYPE_PROG_ARRAY); __uint(max_entries, 2 * KDB_MAX_
 #define KDB_TAIL_CALLS 33u
 
 /* How many visits of other partitions a call may make (visit.h) if this number of tail calls is left. The end of the transaction needs
- * one for each partition that was visited. */
+ * one for each partition that was visited: at most as many as there were visits, and as there are other partitions. */
 static __always_inline __u32 kdb_visits_within(__u32 tail_calls)
 {
 	__u32 others = kdb_config.partitions - 1, half = (tail_calls + 1) / 2;

@@ -141,8 +141,8 @@ static __always_inline int kdb_handler_visited(void)
 #endif
 
 /* Takes the processor's session and buffers, and begins a transaction. Returns the buffers, or NULL and a status. Interrupts are
- * off. `tail_calls` are left for the event. */
-static __always_inline struct kdb_handler_slot *kdb_handler_begin(struct kdb_proc *p, int *status, __u32 tail_calls)
+ * off. `*tail_calls` are left for the event. */
+static __always_inline struct kdb_handler_slot *kdb_handler_begin(struct kdb_proc *p, int *status, __u32 *tail_calls)
 {
 	__u32 cpu = bpf_get_smp_processor_id(), session = kdb_config.handler_sessions + cpu;
 	struct kdb_handler_slot *slot = bpf_map_lookup_elem(&kdb_handler_slots, &cpu);
@@ -160,11 +160,12 @@ static __always_inline struct kdb_handler_slot *kdb_handler_begin(struct kdb_pro
 	p->ctx = ctx;
 	p->call = &slot->call;
 	p->io = &slot->io;
-	slot->call.visits = tail_calls;
+	slot->call.visits = *tail_calls;
 	/* A roll-back that met the reaper may have left a transaction. */
 	if (ctx->state != KDB_TX_NONE) {
 		kdb_rollback(ctx);
 		kdb_handler_release(p);
+		*tail_calls = slot->call.visits;
 	}
 	*status = kdb_begin(ctx);
 	if (*status) {
@@ -255,10 +256,15 @@ static __always_inline void kdb_handler_pause(__u32 attempt)
 			if (!handler_)                                                                 \
 				break;                                                                 \
 			bpf_local_irq_save(&irq_);                                                     \
-			slot_ = kdb_handler_begin(&p_, &status_, tail_calls_);                         \
+			slot_ = kdb_handler_begin(&p_, &status_, &tail_calls_);                        \
 			if (slot_) {                                                                   \
 				status_ = body;                                                        \
 				status_ = kdb_handler_end(&p_, slot_, status_, &tail_calls_);          \
+			}                                                                              \
+			/* The earlier attempts met conflicts, which took the tail calls. */           \
+			if (attempt_ && status_ == KDB_ERR_TOO_MANY_VISITS) {                          \
+				status_ = KDB_ERR_CONFLICT;                                            \
+				most_ = 0;                                                             \
 			}                                                                              \
 			/* Another attempt would need as many tail calls. */                           \
 			if (tail_calls_ < left_ - tail_calls_)                                         \
