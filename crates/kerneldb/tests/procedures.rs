@@ -2,8 +2,10 @@
 
 mod common;
 
+use bedplate_kerneldb::limits::SNAPSHOTS_MAX;
+use bedplate_kerneldb::sdk::{self, Target};
 use bedplate_kerneldb::{
-    Application, Config, Database, EngineKind, Procedure, Session, SetOptions, VOTER, VOTER_HASHMAP,
+    Application, Config, Database, EngineKind, Error, Procedure, Session, SetOptions, VOTER, VOTER_HASHMAP,
     VOTER_STEPS,
 };
 use common::{can_run, has_arenas, hash_maps, small};
@@ -105,6 +107,79 @@ fn concurrent_votes_are_serializable() {
     assert_eq!((0..7).map(|i| votes_of(&mut s, 2_120_000_000 + i)).sum::<u64>(), counted);
     drop(s);
     assert_eq!(db.verify().unwrap().keys, 12 + 100 + 7 + counted);
+}
+
+/// A database with the programs of `libraries/steps.bpf.c`.
+fn steps(config: Config) -> (Database, Application) {
+    let target = match config.engine {
+        EngineKind::Arena => Target::Arena,
+        EngineKind::HashMap => Target::HashMap,
+    };
+    let folder = tempfile::tempdir().unwrap();
+    sdk::write_headers(folder.path()).unwrap();
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/libraries/steps.bpf.c");
+    let object = folder.path().join("steps.o");
+    let compiled = sdk::compiler(target, folder.path(), source.as_ref(), &object).unwrap().status().unwrap();
+    assert!(compiled.success());
+    let db = Database::create(config).unwrap();
+    let app = db.load_application(&std::fs::read(object).unwrap(), 0).unwrap();
+    for (index, step) in ["cas_alone", "cas"].into_iter().enumerate() {
+        app.set_program("steps", index as u32, &app.procedure(step).unwrap()).unwrap();
+    }
+    (db, app)
+}
+
+/// Every state of an operator has its continuation.
+#[test]
+fn operators_continue_in_the_state_they_end_in() {
+    if !can_run() {
+        return;
+    }
+    let configs =
+        [hash_maps(), small()].into_iter().filter(|c| c.engine != EngineKind::Arena || has_arenas());
+    for config in configs {
+        let (db, app) = steps(Config { max_sessions: 2048, ..config });
+        let mut s = db.session().unwrap();
+        for (name, [done, not_found, mismatch]) in
+            [("change_alone", [10, 11, 12]), ("change_begin", [21, 22, 23])]
+        {
+            let change = app.procedure(name).unwrap();
+            assert_eq!(change.run(&mut s, &[1, 2]).unwrap(), not_found, "{name}");
+            s.set(b"k", &1u64.to_le_bytes(), SetOptions::default()).unwrap();
+            assert_eq!(change.run(&mut s, &[2, 3]).unwrap(), mismatch, "{name}");
+            assert_eq!(change.run(&mut s, &[1, 3]).unwrap(), done, "{name}");
+            assert_eq!(s.get(b"k").unwrap().unwrap().data, 3u64.to_le_bytes());
+            assert!(!s.in_transaction());
+            // The Error state: another transaction has the key.
+            let mut other = db.session().unwrap();
+            other.begin().unwrap();
+            other.delete(b"k").unwrap();
+            let error = if name == "change_alone" { 13 } else { 25 };
+            assert_eq!(change.run(&mut s, &[3, 4]).unwrap(), error, "{name}");
+            other.commit().unwrap();
+        }
+        let read = app.procedure("read_begin").unwrap();
+        assert_eq!(read.run(&mut s, &[]).unwrap(), 31, "no such key");
+        s.set(b"k", b"v", SetOptions::default()).unwrap();
+        assert_eq!(read.run(&mut s, &[]).unwrap(), 30);
+        // All snapshots are in use.
+        let mut readers = Vec::new();
+        let busy = loop {
+            let mut reader = db.session().unwrap();
+            match reader.begin_read_only() {
+                Ok(()) => readers.push(reader),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(busy, Error::Busy) && readers.len() == SNAPSHOTS_MAX, "{busy} {}", readers.len());
+        assert_eq!(read.run(&mut s, &[]).unwrap(), 40);
+        readers.pop();
+        assert_eq!(read.run(&mut s, &[]).unwrap(), 30);
+        // A transaction is open already.
+        s.begin().unwrap();
+        assert_eq!(read.run(&mut s, &[]).unwrap(), 41);
+        s.rollback().unwrap();
+    }
 }
 
 /// Programs are replaced while the procedure runs, and the data stays (3.2, 4.1).

@@ -74,9 +74,35 @@
 	}                                                                                              \
 	KDB_PROGRAM_END
 
+/* Four states: OK, key not found, the key holds another value, Error. */
+#define KDB_OPERATOR_4(name, call, on_ok, on_not_found, on_mismatch, on_error)                         \
+	KDB_PROGRAM_BEGIN(name)                                                                        \
+	status = call;                                                                                 \
+	if (status == KDB_OK) {                                                                        \
+		on_ok;                                                                                 \
+	} else if (status == KDB_NOT_FOUND) {                                                          \
+		on_not_found;                                                                          \
+	} else if (status == KDB_MISMATCH) {                                                           \
+		on_mismatch;                                                                           \
+	} else {                                                                                       \
+		on_error;                                                                              \
+	}                                                                                              \
+	KDB_PROGRAM_END
+
 /* Table 1. */
 #define KDB_BEGIN(name, on_ok, on_error) KDB_OPERATOR_2(name, kdb_begin(ctx), on_ok, on_error)
-#define KDB_BEGIN_RO(name, on_ok) KDB_OPERATOR_1(name, kdb_begin_ro(ctx), on_ok)
+/* The paper's read-only BEGIN has one state. Here all slots for snapshots may be in use: then it is busy, and may be repeated later. */
+#define KDB_BEGIN_RO(name, on_ok, on_busy, on_error)                                                   \
+	KDB_PROGRAM_BEGIN(name)                                                                        \
+	status = kdb_begin_ro(ctx);                                                                    \
+	if (status == KDB_OK) {                                                                        \
+		on_ok;                                                                                 \
+	} else if (status == KDB_ERR_BUSY) {                                                           \
+		on_busy;                                                                               \
+	} else {                                                                                       \
+		on_error;                                                                              \
+	}                                                                                              \
+	KDB_PROGRAM_END
 #define KDB_GET(name, on_found, on_not_found, on_error)                                                \
 	KDB_OPERATOR_3(name, kdb_get(ctx, io), on_found, on_not_found, on_error)
 /* The paper's read-only and auto-commit GET have no Error state. Here they have one for keys of the wrong
@@ -95,5 +121,10 @@
 	KDB_OPERATOR_3(name, kdb_del(ctx, io), on_ok, on_not_found, on_error)
 #define KDB_DELETE_AUTO(name, on_ok, on_not_found, on_error)                                           \
 	KDB_OPERATOR_3(name, kdb_del_auto(ctx, io), on_ok, on_not_found, on_error)
+/* Compare-and-set: io->expect, of io->elen bytes, is the expected value. */
+#define KDB_CAS(name, on_ok, on_not_found, on_mismatch, on_error)                                      \
+	KDB_OPERATOR_4(name, kdb_cas(ctx, io), on_ok, on_not_found, on_mismatch, on_error)
+#define KDB_CAS_AUTO(name, on_ok, on_not_found, on_mismatch, on_error)                                 \
+	KDB_OPERATOR_4(name, kdb_cas_auto(ctx, io), on_ok, on_not_found, on_mismatch, on_error)
 
 #endif
