@@ -346,6 +346,34 @@ fn transfers_between_partitions_neither_make_nor_lose_money() {
     database.verify().unwrap();
 }
 
+/// What the kernel refuses for several partitions only.
+#[test]
+fn a_step_in_a_function_that_is_not_inlined_needs_one_partition() {
+    if !can_run() || !has_arenas() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    sdk::write_headers(folder.path()).unwrap();
+    let source = folder.path().join("apart.bpf.c");
+    let text = "#include <bedplate/procedure.h>\n\
+                KDB_LICENSE(\"Dual MIT/GPL\");\n\
+                static __noinline int read_key(struct kdb_proc *p) { return kdb_read(p); }\n\
+                KDB_PROCEDURE(apart) { KDB_TRY(kdb_key_argument(p, 0)); KDB_TRY(read_key(p)); return kdb_reply_value(p); }\n";
+    std::fs::write(&source, text).unwrap();
+    let library = sdk::compile(folder.path(), &source, &[]).unwrap();
+    let one = Database::create(small()).unwrap();
+    one.load_library("apart", &library, false).unwrap();
+    let mut session = one.session().unwrap();
+    session.set(b"k", b"v", SetOptions::default()).unwrap();
+    assert_eq!(session.call("apart", &[b"k"]).unwrap(), Reply::Value(b"v".to_vec()));
+    let several = Database::create(partitioned()).unwrap();
+    let error = several.load_library("apart", &library, false).unwrap_err().to_string();
+    assert!(error.contains("rules of its own, which docs/procedures.md names"), "{error}");
+    // Nothing of it is left.
+    assert!(several.procedures().is_empty());
+    several.load_library("test", compiled(), false).unwrap();
+}
+
 #[test]
 fn one_visit_past_the_limit_ends_a_call() {
     if !can_run() || !has_arenas() {

@@ -125,7 +125,13 @@ fn verify(db: &Arc<Engine>, library: &str, file: &[u8]) -> Result<Library> {
     db.load_visitors()?;
     let complete = verify_programs(db, library, elf, true);
     let Err(refused @ Error::Kernel { .. }) = complete else { return complete };
-    let verified = verify_programs(db, library, elf, false).map_err(with_place_of_reason)?;
+    let verified = verify_programs(db, library, elf, false).map_err(with_place_of_reason);
+    let verified = verified.map_err(|error| match (error, db.config().partitions) {
+        (Error::Library(text), 2..) => Error::Library(format!(
+            "{text}; code for databases with several partitions has rules of its own, which docs/procedures.md names"
+        )),
+        (error, _) => error,
+    })?;
     tracing::warn!(library, %refused, "the event loop runs all calls: the kernel refuses the programs on connections");
     Ok(verified)
 }

@@ -11,7 +11,9 @@
  * kdb_call.visits, so that those are left which the program needs afterwards. The end of a transaction needs one for each other
  * partition in which it has locks.
  *
- * The kernel lets a function do tail calls if the functions before it have less than 256 bytes of stack together.
+ * The kernel lets a function do tail calls if the functions before it have less than 256 bytes of stack together. And it lets a program
+ * mention no program array of another kind of programs, and call no function by a pointer. So the compiler has to know where a call comes
+ * from (struct kdb_origin), and functions that take a call are inlined.
  */
 #ifndef BEDPLATE_VISIT_H
 #define BEDPLATE_VISIT_H
@@ -23,7 +25,7 @@ struct kdb_origin {
 	struct bpf_raw_tracepoint_args *user_call;
 	struct __sk_buff *skb;    /* on a connection */
 	void *event;              /* of a handler */
-	int (*visit)(void *event, __u32 partition); /* of a handler: a constant, so that the compiler calls the function directly */
+	int (*visit)(void *event, __u32 partition); /* of a handler */
 };
 
 /* The visitors of the partitions, for calls by user space and on connections. A program array takes programs of one type. */
