@@ -154,8 +154,10 @@ fn verify_programs(db: &Arc<Engine>, library: &str, elf: &[u8], on_connections: 
     let leave_out = (has_some && !on_connections).then_some(ON_CONNECTION);
     // Those of handlers. The first partition's object creates them.
     let mut visitors = MapFds::new();
-    for partition in 0..db.config().partitions {
+    let partitions = db.config().partitions;
+    for partition in 0..partitions {
         let object = load_object(db, library, elf, partition, leave_out, &visitors)?;
+        let partition = (partitions > 1).then_some(partition);
         if db.config().engine == EngineKind::HashMap
             && object.has_map(HANDLER_COUNTS, size_of::<kdb_handler>())
         {
@@ -163,9 +165,8 @@ fn verify_programs(db: &Arc<Engine>, library: &str, elf: &[u8], on_connections: 
             return Err(Error::Library(text.into()));
         }
         for (name, section) in object.programs() {
-            let program = || object.program(&name);
             if let Some((_, read_only)) = SECTIONS.iter().find(|(known, _)| section == *known) {
-                let program = program()?;
+                let program = object.program(&name)?;
                 let on_connection = match on_connections {
                     true => Some(object.program(&format!("{name}{ON_CONNECTION}"))?),
                     false => None,
@@ -182,44 +183,47 @@ fn verify_programs(db: &Arc<Engine>, library: &str, elf: &[u8], on_connections: 
                 procedure.on_connections.extend(on_connection);
                 continue;
             }
-            // Other programs of these sections are the library's own business.
-            let Some(kind) = handler_kind(&section) else { continue };
-            let Ok(counts) = object.map(&format!("{name}{HANDLER_COUNTS}")) else { continue };
-            let mut array_of_visitors = None;
-            if db.config().partitions > 1 {
-                let array = format!("{name}{VISITORS}");
-                let visitor = object.program(&format!("{name}{VISITOR}"))?;
-                object.update_map(
-                    &array,
-                    &partition.to_ne_bytes(),
-                    &visitor.as_fd().as_raw_fd().to_ne_bytes(),
-                )?;
-                // Handlers run in the first partition.
-                if partition > 0 {
-                    continue;
-                }
-                array_of_visitors = Some(object.map(&array)?);
-                visitors.insert(array.clone(), object.share_map(&array)?);
+            if let Some(handler) = handler(library, &object, (&name, &section), partition, &mut visitors)? {
+                verified.handlers.insert(name, handler);
             }
-            let timer = match (&kind, db.config().partitions) {
-                (HandlerKind::Timer, 1) => TimerKind::OfKernel(object.map(&format!("{name}_timer"))?),
-                (HandlerKind::Timer, _) => TimerKind::OfProcess,
-                _ => TimerKind::None,
-            };
-            let handler = RegisteredHandler::new(
-                library,
-                kind,
-                HandlerProgram::new(program()?, array_of_visitors),
-                counts,
-                timer,
-            );
-            verified.handlers.insert(name, handler);
         }
     }
     match verified.procedures.is_empty() && verified.handlers.is_empty() {
         true => Err(Error::Library("the object has no procedure: define one with KDB_PROCEDURE".into())),
         false => Ok(verified),
     }
+}
+
+/// The handler whose program has this name and section; none if it is no handler's, or not in the first partition, where handlers run.
+/// `partition` is the object's, or none if there is only one. Its visitor goes into the map of all partitions' visitors.
+fn handler(
+    library: &str,
+    object: &LoadedObject,
+    (name, section): (&str, &str),
+    partition: Option<u32>,
+    visitors: &mut MapFds,
+) -> Result<Option<RegisteredHandler>> {
+    let Some(kind) = handler_kind(section) else { return Ok(None) };
+    // Other programs of these sections are the library's own business.
+    let Ok(counts) = object.map(&format!("{name}{HANDLER_COUNTS}")) else { return Ok(None) };
+    let mut map_of_visitors = None;
+    if let Some(partition) = partition {
+        let map = format!("{name}{VISITORS}");
+        let visitor = object.program(&format!("{name}{VISITOR}"))?;
+        object.update_map(&map, &partition.to_ne_bytes(), &visitor.as_fd().as_raw_fd().to_ne_bytes())?;
+        if partition > 0 {
+            return Ok(None);
+        }
+        map_of_visitors = Some(object.map(&map)?);
+        visitors.insert(map.clone(), object.share_map(&map)?);
+    }
+    let timer = match (&kind, partition) {
+        (HandlerKind::Timer, None) => TimerKind::OfKernel(object.map(&format!("{name}_timer"))?),
+        (HandlerKind::Timer, Some(_)) => TimerKind::OfProcess,
+        _ => TimerKind::None,
+    };
+    let program = HandlerProgram::new(object.program(name)?, map_of_visitors);
+    Ok(Some(RegisteredHandler::new(library, kind, program, counts, timer)))
 }
 
 /// Loads the object of a library for a partition. All libraries share the buffers of handlers, which the first one with handlers creates.
