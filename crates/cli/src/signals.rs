@@ -1,6 +1,7 @@
 //! Stops servers on signals: the first signal ends them in order, a later one at once.
 //!
-//! A server that is still starting has acknowledged nothing yet. So a signal ends its process at once, like `kill -9`.
+//! A server that is still starting has acknowledged nothing yet. So a signal ends its process at once, like `kill -9`. From the moment
+//! when it may acknowledge something, a signal ends it in order.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -13,34 +14,53 @@ use signal_hook::iterator::{Handle, Signals};
 /// Ends a running server in order.
 type Stop = Box<dyn Fn() + Send>;
 
+/// What the first signal does.
+enum Server {
+    /// It ends the process.
+    Starts,
+    /// It waits for the way to stop the server, which serves already, or will in a moment.
+    Serves,
+    /// It has come, and waits.
+    IsToStop,
+    /// It calls this.
+    Stops(Stop),
+}
+
 /// A thread that waits for signals which stop a server.
 pub struct Stops {
-    /// None while the server starts.
-    stop: Arc<Mutex<Option<Stop>>>,
+    server: Arc<Mutex<Server>>,
     handle: Handle,
     thread: JoinHandle<()>,
 }
 
 impl Stops {
-    /// Makes a signal end this process with exit code 0, until [`Stops::started`].
+    /// Makes a signal end this process with exit code 0, until [`Stops::serves`].
     pub fn catch() -> anyhow::Result<Self> {
         let mut signals = Signals::new([SIGINT, SIGTERM]).context("handling signals")?;
         let handle = signals.handle();
-        let stop = Arc::new(Mutex::new(None));
+        let server = Arc::new(Mutex::new(Server::Starts));
         let thread = thread::Builder::new()
             .name("signals".into())
             .spawn({
-                let stop = stop.clone();
-                move || watch(&mut signals, &stop)
+                let server = server.clone();
+                move || watch(&mut signals, &server)
             })
             .context("starting a thread")?;
-        Ok(Self { stop, handle, thread })
+        Ok(Self { server, handle, thread })
     }
 
-    /// Makes the first signal call `stop`. A signal that comes more than a second later ends the process. Data that was
-    /// acknowledged as durable is durable even then.
+    /// To be called before the server may acknowledge anything. The first signal waits for [`Stops::started`] from now on.
+    pub fn serves(&self) {
+        let mut server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*server, Server::Starts) {
+            *server = Server::Serves;
+        }
+    }
+
+    /// Makes the first signal call `stop`, at once if it has come already. A signal that comes more than a second later ends the
+    /// process. Data that was acknowledged as durable is durable even then.
     pub fn started(&self, stop: impl Fn() + Send + 'static) {
-        *self.stop.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(stop));
+        self.server.lock().unwrap_or_else(PoisonError::into_inner).started(Box::new(stop));
     }
 
     /// Ends the thread, after the server has ended.
@@ -51,20 +71,38 @@ impl Stops {
     }
 }
 
-fn watch(signals: &mut Signals, stop: &Mutex<Option<Stop>>) {
+impl Server {
+    fn started(&mut self, stop: Stop) {
+        if matches!(self, Server::IsToStop) {
+            stop();
+        }
+        *self = Server::Stops(stop);
+    }
+
+    /// The first signal. False: the process is to end.
+    fn stop(&mut self) -> bool {
+        match self {
+            Server::Starts => return false,
+            Server::Serves | Server::IsToStop => *self = Server::IsToStop,
+            Server::Stops(stop) => stop(),
+        }
+        true
+    }
+}
+
+fn watch(signals: &mut Signals, server: &Mutex<Server>) {
     let mut first: Option<Instant> = None;
     for signal in signals.forever() {
         let name = signal_hook::low_level::signal_name(signal);
         match first {
             None => {
                 // The lock is held meanwhile, so that the server does not start to serve.
-                let stop = stop.lock().unwrap_or_else(PoisonError::into_inner);
-                let Some(stop) = &*stop else {
+                let mut server = server.lock().unwrap_or_else(PoisonError::into_inner);
+                // The stop comes first, because a log that cannot be written must not keep the server running.
+                if !server.stop() {
                     tracing::info!(signal = name, "stopped while it started");
                     std::process::exit(0);
-                };
-                // The stop comes first, because a log that cannot be written must not keep the server running.
-                stop();
+                }
                 tracing::info!(signal = name, "stopping");
                 first = Some(Instant::now());
             }
@@ -75,5 +113,33 @@ fn watch(signals: &mut Signals, stop: &Mutex<Option<Stop>>) {
                 std::process::exit(128 + signal);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_signal_stops_whatever_may_have_acknowledged_something() {
+        let stops = Arc::new(AtomicU32::new(0));
+        let stop = || -> Stop {
+            let stops = stops.clone();
+            Box::new(move || _ = stops.fetch_add(1, Ordering::Relaxed))
+        };
+        assert!(!Server::Starts.stop());
+        // Before anybody knows how the server is stopped.
+        let mut server = Server::Serves;
+        assert!(server.stop() && server.stop());
+        server.started(stop());
+        assert_eq!(stops.load(Ordering::Relaxed), 1);
+        // Afterwards.
+        let mut server = Server::Serves;
+        server.started(stop());
+        assert_eq!(stops.load(Ordering::Relaxed), 1);
+        assert!(server.stop());
+        assert_eq!(stops.load(Ordering::Relaxed), 2);
     }
 }

@@ -5,13 +5,13 @@ mod running;
 
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use redis::Connection;
+use redis::{Commands, Connection};
 use running::{Server, command};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -58,6 +58,30 @@ fn data_stays_over_an_orderly_end() {
     assert_eq!(get(&mut connection, "sync").as_deref(), Some("kept"));
     let (code, said) = server.end(Signal::INT);
     assert_eq!(code, Some(0), "{said}");
+}
+
+/// A client that does not wait for the server to be ready may have its write acknowledged, and then stop the server.
+#[test]
+fn what_is_acknowledged_in_the_first_moment_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    for written in 0..8 {
+        let port = port.to_string();
+        let options = ["--port", &port, "--data-dir", data.to_str().unwrap(), "--memory", "64M"];
+        let mut server =
+            command(&[&["kv", "serve"], &options[..]].concat()).stdout(Stdio::null()).spawn().unwrap();
+        let mut connection = None;
+        wait_until("the server answers", || {
+            connection = redis::Client::open(format!("redis://127.0.0.1:{port}"))
+                .and_then(|client| client.get_connection())
+                .ok();
+            connection.is_some()
+        });
+        let now: u32 = connection.unwrap().incr("n", 1).unwrap();
+        kill_process(Pid::from_child(&server), Signal::TERM).unwrap();
+        assert_eq!((now, server.wait().unwrap().code()), (written + 1, Some(0)));
+    }
 }
 
 #[test]

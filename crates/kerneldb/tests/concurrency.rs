@@ -413,6 +413,16 @@ fn contents(db: &Database) -> BTreeMap<Vec<u8>, (u64, Vec<u8>)> {
     all
 }
 
+/// Repeats an operation until it is not [`Error::Busy`]: the thread that holds a latch may have lost its processor.
+fn persist<T>(mut operation: impl FnMut() -> Result<T, Error>) -> T {
+    loop {
+        match operation() {
+            Err(Error::Busy) => std::thread::yield_now(),
+            result => return result.unwrap(),
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Begin,
@@ -469,15 +479,16 @@ fn one_session_behaves_like_a_map() {
                             }
                         }
                         Step::Get(k) => {
-                            prop_assert_eq!(s.get(&[k]).unwrap().map(|v| v.data), model.get(&k).cloned());
+                            let value = persist(|| s.get(&[k]));
+                            prop_assert_eq!(value.map(|v| v.data), model.get(&k).cloned());
                         }
                         Step::Set(k, len) => {
                             let value = vec![len as u8; usize::from(len)];
-                            put(&mut s, &[k], &value).unwrap();
+                            persist(|| put(&mut s, &[k], &value));
                             model.insert(k, value);
                         }
                         Step::Delete(k) => {
-                            let done = matches!(s.delete(&[k]).unwrap(), Written::Done { .. });
+                            let done = matches!(persist(|| s.delete(&[k])), Written::Done { .. });
                             prop_assert_eq!(done, model.remove(&k).is_some());
                         }
                     }

@@ -70,6 +70,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         service = service.settling_time(Duration::from_millis(time));
     }
     let service = service.build().map_err(advised)?;
+    // The socket is removed in the end.
+    stops.serves();
     let daemon = Daemon::bind(service.clone(), &path, &options)?;
     let stopper = daemon.stopper();
     if let Some(process) = args.accompany {

@@ -59,7 +59,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let mut server = Server::resume(config.clone(), handover)?;
         // The store has this configuration already, and the server has to know what clients have changed.
         server.store_config(args.configured(store.config().database.engine)?);
-        next = Some((server, store, Stops::catch()?));
+        let stops = Stops::catch()?;
+        stops.serves();
+        next = Some((server, store, stops));
     }
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
@@ -118,6 +120,8 @@ fn prepare(
     };
     let store = open(args, &mut server, image)?;
     load_libraries(args, &store)?;
+    // Handlers change the data from now on.
+    stops.serves();
     attach_handlers(args, &store)?;
     Ok((server, Arc::new(store), stops))
 }
@@ -132,6 +136,7 @@ fn serve(
 ) -> anyhow::Result<Option<(Handover, Arc<Store>)>> {
     let resumed = server.is_resumed();
     let address = server.address();
+    stops.serves();
     let server = server.start(store).map_err(|error| in_use(error, address))?;
     let store = server.store();
     let stopper = server.stopper();
