@@ -237,7 +237,10 @@ impl RegisteredHandler {
 
     fn start_timer(&self, interval: Duration) -> Result<Attached> {
         match self.timer {
-            TimerKind::OfProcess => Timer::start(Arc::clone(&self.program), interval).map(Attached::Timer),
+            TimerKind::OfProcess => {
+                let program = Arc::clone(&self.program);
+                Timer::start(interval, move || program.run(&mut [0]).map(drop)).map(Attached::Timer)
+            }
             TimerKind::OfKernel(_) | TimerKind::None => {
                 self.set_timer(interval).map(|()| Attached::KernelTimer)
             }

@@ -1,11 +1,9 @@
 //! A timer of a handler in a database with several partitions: a thread that runs the handler's program again and again.
 
-use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::HandlerProgram;
 use crate::{Error, Result};
 
 /// The thread. It ends when this is dropped, after the run that is under way.
@@ -16,13 +14,13 @@ pub(super) struct Timer {
 }
 
 impl Timer {
-    /// Starts the thread, with this time between the end of a run and the next one.
-    pub fn start(program: Arc<HandlerProgram>, interval: Duration) -> Result<Timer> {
+    /// Starts the thread, which runs the program by `program`, with this time between the end of a run and the next one.
+    pub fn start(interval: Duration, program: impl Fn() -> Result<()> + Send + 'static) -> Result<Timer> {
         let (running, stop) = channel::<()>();
         let run = move || {
             let mut has_failed = false;
             while stop.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
-                match program.run(&mut [0]) {
+                match program() {
                     Err(error) if !has_failed => {
                         tracing::error!(%error, "the handler of a timer does not run");
                         has_failed = true;
