@@ -14,7 +14,7 @@ use signal_hook::iterator::{Handle, Signals};
 /// Ends a running server in order.
 type Stop = Box<dyn Fn() + Send>;
 
-/// What the first signal does.
+/// The effect of the first signal.
 enum Server {
     /// It ends the process.
     Starts,

@@ -125,7 +125,7 @@ fn newer_compiler() -> Option<(String, String)> {
     newer.into_iter().find(|(clang, _)| runs(clang))
 }
 
-/// What a compiler makes of a C file.
+/// Compiles a C file by a compiler; returns the object.
 fn compiled(compiler: &str, target: Target, source: &str) -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     sdk::write_headers(folder.path()).unwrap();

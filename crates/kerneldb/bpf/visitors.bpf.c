@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
 /*
- * The visitors of a partition: they run operators of calls that run in other partitions (bedplate/visit.h). What they return means
- * nothing.
+ * The visitors of a partition: they run operators of calls that run in other partitions (bedplate/visit.h). Their return values
+ * have no meaning.
  */
 #include <bedplate/procedure.h>
 

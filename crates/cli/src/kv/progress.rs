@@ -1,6 +1,7 @@
 //! Progress bars on the standard error; nothing is drawn if that is not a terminal.
 
 use bedplate_kerneldb::checkpoint::Progress;
+use bedplate_kerneldb::recovery::{RecoveryPhase, RecoveryProgress};
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// A bar over work whose size is known (`total`), or a spinner if it is 0.
@@ -24,4 +25,15 @@ pub fn follow(what: &'static str) -> (ProgressBar, impl FnMut(Progress)) {
         target.set_message(format!("{} keys", crate::units::count(progress.entries)));
     };
     (shown, update)
+}
+
+/// Shows how far a recovery is. `checkpoint` is the name of its first phase.
+pub fn recovered(bar: &ProgressBar, checkpoint: &'static str, progress: RecoveryProgress) {
+    bar.set_prefix(match progress.phase {
+        RecoveryPhase::Checkpoint => checkpoint,
+        RecoveryPhase::Log => "log",
+    });
+    bar.set_length(progress.total_bytes.max(1));
+    bar.set_position(progress.done_bytes);
+    bar.set_message(crate::units::count(progress.applied));
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bedplate_kerneldb::checkpoint::CheckpointConfig;
-use bedplate_kerneldb::recovery::RecoveryPhase;
 use bedplate_kerneldb::wal::WalConfig;
 use bedplate_kerneldb::{Config, EngineKind, Store, StoreConfig, checkpoint, store};
 
@@ -61,13 +60,7 @@ fn running(target: &Target) -> anyhow::Result<String> {
 fn directory(path: &Path) -> anyhow::Result<String> {
     let bar = progress::bar("verify", 1);
     let report = store::verify_data_dir(path, &mut |progress| {
-        bar.set_prefix(match progress.phase {
-            RecoveryPhase::Checkpoint => "checkpoints",
-            RecoveryPhase::Log => "log",
-        });
-        bar.set_length(progress.total_bytes.max(1));
-        bar.set_position(progress.done_bytes);
-        bar.set_message(count(progress.applied));
+        progress::recovered(&bar, "checkpoints", progress);
     });
     bar.finish_and_clear();
     let report = report?;

@@ -1,6 +1,20 @@
-//! Calls of the procedures on accounts, whose replies are the same in every server.
+//! Calls of the procedures on accounts, whose replies are the same in every server, and the compilation of other procedures.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::path::Path;
+
+use bedplate_kerneldb::sdk;
 
 use crate::server::{Client, words};
+
+/// Compiles a library, as users compile theirs. Its files go into the folder.
+pub fn compile(folder: &Path, name: &str, text: &str) -> Vec<u8> {
+    let headers = folder.join("headers");
+    sdk::write_headers(&headers).unwrap();
+    let source = folder.join(format!("{name}.c"));
+    std::fs::write(&source, text).unwrap();
+    sdk::compile(&headers, &source, &[]).unwrap()
+}
 
 /// Commands with their replies, in the order in which one client sends them.
 const CONVERSATION: &[(&str, &str)] = &[

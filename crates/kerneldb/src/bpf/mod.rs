@@ -4,12 +4,14 @@
 
 mod grace;
 mod link;
+mod map;
 mod mapping;
 mod object;
 mod program;
 
 pub(crate) use grace::GracePeriod;
 pub(crate) use link::Link;
+pub(crate) use map::{create_map, duplicate_map};
 pub use mapping::ArrayMapping;
 pub(crate) use mapping::{ArenaMapping, Reservation};
 #[cfg(any(test, feature = "testing"))]

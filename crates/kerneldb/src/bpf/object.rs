@@ -7,7 +7,7 @@ use std::{
 
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 
-use super::{Program, kernel_error};
+use super::{Program, duplicate_map, kernel_error};
 use crate::{
     Error, Result,
     layout::{ABI, kdb_config},
@@ -159,7 +159,7 @@ impl LoadedObject {
 
     /// Duplicates a map's descriptor, for sharing the map with further objects.
     pub fn share_map(&self, name: &str) -> Result<OwnedFd> {
-        self.map_fd(name)?.try_clone_to_owned().map_err(|e| Error::io("cannot duplicate a map descriptor", e))
+        duplicate_map(&self.map_fd(name)?)
     }
 
     /// Handle to a map, for system calls on it.

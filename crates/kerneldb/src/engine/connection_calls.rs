@@ -6,13 +6,13 @@
 
 use std::collections::BTreeMap;
 use std::mem::offset_of;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, libbpf_sys};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 
-use crate::bpf::{GracePeriod, MapFds, Program, kernel_error};
+use crate::bpf::{GracePeriod, MapFds, Program, create_map, duplicate_map, kernel_error};
 use crate::layout::{
     KDB_MAX_PARTITIONS, KDB_PROCEDURE_NAME, KDB_PROCEDURE_SLOTS, kdb_connection, kdb_procedure,
 };
@@ -47,16 +47,6 @@ struct Slots {
     by_name: BTreeMap<String, Slot>,
 }
 
-/// Creates a map. Its name is the one in `connection.h`, because libbpf finds a shared map by the name that the kernel has for it.
-fn create(kind: MapType, name: &str, key: usize, value: usize, entries: u32) -> Result<MapHandle> {
-    let opts = libbpf_sys::bpf_map_create_opts {
-        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
-        ..Default::default()
-    };
-    MapHandle::create(kind, Some(name), key as u32, value as u32, entries, &opts)
-        .map_err(|error| kernel_error("cannot create the maps of procedures", error))
-}
-
 fn update(map: &MapHandle, key: &[u8], value: &[u8]) -> Result<()> {
     map.update(key, value, MapFlags::ANY).map_err(|error| kernel_error("cannot enter a procedure", error))
 }
@@ -80,23 +70,23 @@ impl ConnectionCalls {
         let name = KDB_PROCEDURE_NAME as usize;
         let free = (0..KDB_PROCEDURE_SLOTS).rev().collect();
         Ok(ConnectionCalls {
-            connections: create(
+            connections: create_map(
                 MapType::Hash,
                 "kdb_connections",
                 8,
                 size_of::<kdb_connection>(),
                 connections,
             )?,
-            names: create(MapType::Hash, "kdb_procedure_names", name, 4, KDB_PROCEDURE_SLOTS)?,
-            procedures: create(
+            names: create_map(MapType::Hash, "kdb_procedure_names", name, 4, KDB_PROCEDURE_SLOTS)?,
+            procedures: create_map(
                 MapType::Array,
                 "kdb_procedures",
                 4,
                 size_of::<kdb_procedure>(),
                 KDB_PROCEDURE_SLOTS,
             )?,
-            programs: create(MapType::ProgArray, "kdb_call_programs", 4, 4, programs)?,
-            returns: create(MapType::ProgArray, "kdb_call_returns", 4, 4, 2 * KDB_MAX_PARTITIONS)?,
+            programs: create_map(MapType::ProgArray, "kdb_call_programs", 4, 4, programs)?,
+            returns: create_map(MapType::ProgArray, "kdb_call_returns", 4, 4, 2 * KDB_MAX_PARTITIONS)?,
             slots: Mutex::new(Slots { free, withdrawn: Vec::new(), by_name: BTreeMap::new() }),
             has_server: AtomicBool::new(false),
         })
@@ -104,10 +94,6 @@ impl ConnectionCalls {
 
     /// The maps by the names that programs have for them.
     pub fn share_maps(&self) -> Result<MapFds> {
-        let share = |(name, map): (&str, &MapHandle)| -> Result<(String, OwnedFd)> {
-            let fd = map.as_fd().try_clone_to_owned();
-            Ok((name.to_owned(), fd.map_err(|error| Error::io("cannot duplicate a map descriptor", error))?))
-        };
         [
             ("kdb_connections", &self.connections),
             ("kdb_procedure_names", &self.names),
@@ -116,7 +102,7 @@ impl ConnectionCalls {
             ("kdb_call_returns", &self.returns),
         ]
         .into_iter()
-        .map(share)
+        .map(|(name, map)| Ok((name.to_owned(), duplicate_map(map)?)))
         .collect()
     }
 

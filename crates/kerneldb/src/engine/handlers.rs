@@ -134,7 +134,7 @@ enum Attached {
     Timer(Timer),
 }
 
-/// What runs the handler of a timer.
+/// The clock that runs the handler of a timer.
 pub(crate) enum TimerKind {
     /// The handler is for other events.
     None,

@@ -5,15 +5,15 @@
 //!
 //! Locks: `loaded`, which is held while the programs are loaded.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Mutex, PoisonError};
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, libbpf_sys};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 
 use super::Engine;
+use crate::Result;
 use crate::bpf::{self, MapFds, ObjectSpec, Program, kernel_error};
 use crate::layout::KDB_MAX_PARTITIONS;
-use crate::{Error, Result};
 
 /// The object with the programs.
 const VISITORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/visitors.bpf.o"));
@@ -34,15 +34,10 @@ pub(crate) struct Visits {
 impl Visits {
     /// Creates the program arrays, if there are several partitions.
     pub fn new(partitions: u32) -> Result<Self> {
-        let opts = libbpf_sys::bpf_map_create_opts {
-            sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
-            ..Default::default()
-        };
         let kinds = [("kdb_visitors", "kdb_visitor"), ("kdb_connection_visitors", "kdb_connection_visitor")];
         let create = |(array_name, program_name)| {
-            MapHandle::create(MapType::ProgArray, Some(array_name), 4, 4, KDB_MAX_PARTITIONS, &opts)
-                .map(|array| Visitors { array, array_name, program_name })
-                .map_err(|error| kernel_error("cannot create the maps of procedures", error))
+            let array = bpf::create_map(MapType::ProgArray, array_name, 4, 4, KDB_MAX_PARTITIONS)?;
+            Ok(Visitors { array, array_name, program_name })
         };
         let kinds = kinds.into_iter().filter(|_| partitions > 1);
         Ok(Visits { of_kinds: kinds.map(create).collect::<Result<_>>()?, loaded: Mutex::new(false) })
@@ -50,11 +45,8 @@ impl Visits {
 
     /// The program arrays by the names that programs have for them.
     pub fn share_maps(&self) -> Result<MapFds> {
-        let share = |visitors: &Visitors| -> Result<(String, OwnedFd)> {
-            let fd = visitors.array.as_fd().try_clone_to_owned();
-            let fd = fd.map_err(|error| Error::io("cannot duplicate a map descriptor", error))?;
-            Ok((visitors.array_name.to_owned(), fd))
-        };
+        let share =
+            |visitors: &Visitors| Ok((visitors.array_name.to_owned(), bpf::duplicate_map(&visitors.array)?));
         self.of_kinds.iter().map(share).collect()
     }
 }
@@ -73,7 +65,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`Error::Kernel`]; then a later call tries again.
+    /// [`crate::Error::Kernel`]; then a later call tries again.
     pub(crate) fn load_visitors(&self) -> Result<()> {
         let visits = &self.visits;
         let mut loaded = visits.loaded.lock().unwrap_or_else(PoisonError::into_inner);

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,6 +11,7 @@ use rustix::fs::{Mode, OFlags};
 use crate::{
     EngineKind, Error, HandlerKind, Result,
     attach::{self, Attachment, LoadedObject, MapFds},
+    bpf::duplicate_map,
     engine::{Engine, HandlerProgram, Library, Registered, RegisteredHandler, TimerKind, VerifiedProcedure},
     layout::kdb_handler,
     library_file,
@@ -236,14 +237,12 @@ fn load_object(
     visitors: &MapFds,
 ) -> Result<LoadedObject> {
     let mut slots = db.handlers.lock_slots();
-    let duplicate =
-        |fd: &OwnedFd| fd.try_clone().map_err(|error| Error::io("cannot duplicate a map descriptor", error));
     let mut maps = MapFds::new();
     for (name, fd) in visitors {
-        maps.insert(name.clone(), duplicate(fd)?);
+        maps.insert(name.clone(), duplicate_map(fd)?);
     }
     if let Some(slots) = &*slots {
-        maps.insert(SLOTS.into(), duplicate(slots)?);
+        maps.insert(SLOTS.into(), duplicate_map(slots)?);
     }
     let entries = [(SLOTS, db.handlers.slot_count())];
     let attachment =

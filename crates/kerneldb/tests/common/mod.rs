@@ -1,6 +1,8 @@
 //! Functions that the tests on a real kernel share.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod calls;
+
 use bedplate_kerneldb::{Config, Database, EngineKind};
 
 /// Whether eBPF programs can be loaded here; if not, prints the reason once per test.

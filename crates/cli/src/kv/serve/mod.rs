@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
 use bedplate_kerneldb::limits::PARTITION_BYTES_MIN;
-use bedplate_kerneldb::recovery::{RecoveryPhase, RecoveryProgress};
+use bedplate_kerneldb::recovery::RecoveryProgress;
 use bedplate_kerneldb::{Config, Durability, Image, Store, read_library};
 use bedplate_kerneldb_redis::server::{Batching, Handover, Preparation, Server, ServerConfig, UpgradeCheck};
 
@@ -21,7 +21,6 @@ use crate::allocator::give_large_blocks_back;
 use crate::descriptors;
 use crate::failure::hinted;
 use crate::signals::Stops;
-use crate::units::count;
 pub use options::Args;
 use options::Attach;
 
@@ -218,13 +217,7 @@ fn open(args: &Args, server: &mut Preparation, image: Option<Image>) -> anyhow::
     }
     let bar = progress::bar("recovery", 1);
     let mut show = |progress: RecoveryProgress| {
-        bar.set_prefix(match progress.phase {
-            RecoveryPhase::Checkpoint => "checkpoint",
-            RecoveryPhase::Log => "log",
-        });
-        bar.set_length(progress.total_bytes.max(1));
-        bar.set_position(progress.done_bytes);
-        bar.set_message(count(progress.applied));
+        progress::recovered(&bar, "checkpoint", progress);
     };
     let opened = Store::open_with(config, &args.data_dir, &mut show, &mut |db| server.load(db));
     bar.finish_and_clear();

@@ -152,7 +152,7 @@ struct kdb_io {
 
 #define KDB_VISITS_MAX 32u        /* operators of one call on keys of other partitions than the one that it runs in */
 
-/* What a call does. */
+/* The operators that calls and handlers run. */
 enum kdb_operator {
 	KDB_READ = 0,
 	KDB_READ_FOR_UPDATE = 1,

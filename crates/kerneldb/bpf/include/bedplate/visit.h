@@ -61,7 +61,7 @@ static __always_inline int kdb_visit(struct kdb_call *call, const struct kdb_ori
 		return KDB_ERR_TOO_MANY_VISITS;
 	call->visits--;
 	call->operator = operator;
-	/* What remains if the kernel refuses the tail call. */
+	/* The visitor overwrites this status. It stays if the kernel refuses the tail call. */
 	call->visit_status = KDB_ERR_TOO_MANY_VISITS;
 	if (origin->skb)
 		kdb_visit_on_connection(origin->skb, partition);
