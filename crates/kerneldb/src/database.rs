@@ -12,7 +12,7 @@ use std::{
 
 use crate::{
     Application, Error, ExpiryStats, HandlerInfo, HandlerTarget, LogReader, LogTxn, ProcedureInfo, Replayer,
-    Result, Session, Snapshot, Timeouts, Trace, Verified,
+    Result, Session, Snapshot, SuspendedHandler, Timeouts, Trace, Verified,
     attach::{self, Attachment, LoadedObject},
     config::Config,
     engine::{DumpMethod, Engine, HeapStats},
@@ -155,6 +155,22 @@ impl Database {
     /// Detaches all handlers from all events. Runs that have begun may go on for a moment.
     pub fn detach_handlers(&self) {
         self.engine.handlers.detach_all();
+    }
+
+    /// Leaves the events of all handlers to stand-ins, which need no database and fail each event. So this database can be dropped, and
+    /// another one can take the events ([`Database::resume_handlers`]). Timers stop. When this returns, no handler runs.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] or [`Error::Kernel`] if the kernel refuses; then everything is as before.
+    pub fn suspend_handlers(&self) -> Result<Vec<SuspendedHandler>> {
+        self.engine.suspend_handlers()
+    }
+
+    /// Attaches handlers to the events that handlers of the same names had here or in another database, and goes on with their counts.
+    /// A handler that is not loaded, or that cannot be attached, loses its events; the log says so.
+    pub fn resume_handlers(&self, suspended: Vec<SuspendedHandler>) {
+        self.engine.resume_handlers(suspended);
     }
 
     /// The handlers of all libraries, the events that they are attached to, and their counts since their library was loaded.

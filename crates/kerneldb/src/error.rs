@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::layout::*;
+
 /// The reason why an operation did not happen. Every message says what is wrong; [`Error::hint`] says what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -110,6 +112,28 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
+    /// The error behind a status of the kernel side.
+    pub(crate) fn of_status(status: u32) -> Error {
+        match status {
+            KDB_ERR_CONFLICT => Error::Conflict,
+            KDB_ERR_NO_MEMORY => Error::NoMemory,
+            KDB_ERR_MEMORY_IN_LOG => Error::MemoryInLog,
+            KDB_ERR_NO_VERSION => Error::NoVersion,
+            KDB_ERR_WAL_FULL => Error::WalFull,
+            KDB_ERR_WAL_FAILED => Error::WalFailed,
+            KDB_ERR_TOO_LARGE => Error::TooLarge("a key has 1 to 255 bytes, a value at most 65536"),
+            KDB_ERR_TOO_MANY_LOCKS => Error::TooManyLocks,
+            KDB_ERR_CHAIN => Error::ChainFull,
+            KDB_ERR_TX_TOO_LARGE => Error::TransactionTooLarge,
+            KDB_ERR_SNAPSHOT_TOO_OLD => Error::SnapshotTooOld,
+            KDB_ERR_TX_TIMED_OUT => Error::TimedOut,
+            KDB_ERR_BUSY => Error::Busy,
+            KDB_ERR_ABORTED => Error::Aborted,
+            KDB_ERR_TOO_MANY_VISITS => Error::TooManyVisits,
+            _ => Error::State,
+        }
+    }
+
     /// Whether the same operation may succeed if the caller tries it again a little later.
     pub fn is_transient(&self) -> bool {
         matches!(

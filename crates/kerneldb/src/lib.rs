@@ -39,15 +39,14 @@ pub use durability::{
     Image, RebuildError, Store, StoreConfig, available_memory, checkpoint, recovery, store, wal,
 };
 pub use engine::{
-    Direction, DumpMethod, ExpiryStats, HandlerKind, HandlerTarget, HeapStats, LogReader, Snapshot,
-    SnapshotItem, Verified,
+    Direction, DumpMethod, ExpiryStats, HandlerCounts, HandlerKind, HandlerTarget, HeapStats, LogReader,
+    Snapshot, SnapshotItem, SuspendedHandler, Verified,
 };
 pub use error::{Error, Result};
 pub use limits::{KEY_MAX, TRACE_OPS, TX_KEYS_MAX, VALUE_MAX};
 pub use session::{
-    ACCOUNTS, Application, FoundProcedure, HandlerCounts, HandlerInfo, Procedure, ProcedureInfo, Replayer,
-    Reply, Session, TRACE_KEY, Trace, TraceOutcome, VOTER, VOTER_HASHMAP, VOTER_PROCEDURES, VOTER_STEPS,
-    read_library,
+    ACCOUNTS, Application, FoundProcedure, HandlerInfo, Procedure, ProcedureInfo, Replayer, Reply, Session,
+    TRACE_KEY, Trace, TraceOutcome, VOTER, VOTER_HASHMAP, VOTER_PROCEDURES, VOTER_STEPS, read_library,
 };
 pub use stats::Stats;
 pub use timeouts::Timeouts;

@@ -33,6 +33,19 @@ impl Link {
     }
 }
 
+impl From<OwnedFd> for Link {
+    /// `link` is the descriptor of a link. The kernel refuses to use another one.
+    fn from(link: OwnedFd) -> Link {
+        Link(link)
+    }
+}
+
+impl From<Link> for OwnedFd {
+    fn from(link: Link) -> OwnedFd {
+        link.0
+    }
+}
+
 fn failed(what: &str, error: i32) -> Error {
     Error::io(what, io::Error::from_raw_os_error(error.unsigned_abs() as i32))
 }

@@ -11,7 +11,7 @@ mod program;
 
 pub(crate) use grace::GracePeriod;
 pub(crate) use link::Link;
-pub(crate) use map::{create_map, duplicate_map};
+pub(crate) use map::{create_map, duplicate_map, read_element};
 pub use mapping::ArrayMapping;
 pub(crate) use mapping::{ArenaMapping, Reservation};
 #[cfg(any(test, feature = "testing"))]

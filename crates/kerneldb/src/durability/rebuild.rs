@@ -31,8 +31,7 @@ impl Store {
     /// # Errors
     ///
     /// [`Error::Config`] for a configuration out of range, a log without a data directory, data that does not fit, a copy of it that
-    /// does not fit into the machine if there is no data directory, or while
-    /// handlers are attached; [`Error::WalFailed`] if the log cannot be written at the moment; or the checkpoint's error.
+    /// does not fit into the machine if there is no data directory; [`Error::WalFailed`] if the log cannot be written at the moment; or the checkpoint's error.
     pub fn prepare_rebuild(&self, config: &StoreConfig) -> Result<()> {
         config.checkpoint.check()?;
         config.database_config().check()?;
@@ -54,10 +53,6 @@ impl Store {
                 format!("the data takes {data_bytes} bytes, which do not fit into {limit} bytes of memory");
             return Err(Error::Config(text));
         }
-        if self.database().handlers()?.iter().any(|handler| !handler.targets.is_empty()) {
-            let text = "handlers are attached, which would miss events: detach them first, and attach them again after the change";
-            return Err(Error::Config(text.into()));
-        }
         if self.owned_data().is_none() {
             return image::check_memory(data_bytes);
         }
@@ -69,6 +64,7 @@ impl Store {
     }
 
     /// Replaces the database by one with another configuration and the same data. Libraries of procedures are loaded again.
+    /// Handlers stay attached: stand-ins fail their events meanwhile.
     ///
     /// The caller has ended all sessions, and holds no other reference to the database: the old memory is to be free before the new
     /// database is filled. `created` is called with each new database before it is filled, as by
@@ -84,13 +80,22 @@ impl Store {
         config: StoreConfig,
         created: &mut dyn FnMut(&Arc<Database>),
     ) -> std::result::Result<Store, RebuildError> {
+        let stays = |error, store| RebuildError { error, store: Some(Box::new(store)) };
+        // Handlers must not commit anything after the checkpoint.
+        let handlers = match self.database().suspend_handlers() {
+            Ok(handlers) => handlers,
+            Err(error) => return Err(stays(error, self)),
+        };
         let prepared = match self.database().engine().open_sessions() {
             0 => self.prepare_rebuild(&config).and_then(|()| self.source()),
             open => Err(Error::Config(format!("{open} sessions of the database are open"))),
         };
         let (source, ts) = match prepared {
             Ok(prepared) => prepared,
-            Err(error) => return Err(RebuildError { error, store: Some(Box::new(self)) }),
+            Err(error) => {
+                self.database().resume_handlers(handlers);
+                return Err(stays(error, self));
+            }
         };
         let old_config = self.config().clone();
         let libraries = self.database().libraries();
@@ -115,18 +120,26 @@ impl Store {
             load_libraries(&store, &libraries)?;
             Ok(store)
         });
-        opened.map_err(|error| match open(old_config) {
-            Ok(store) => {
-                if let Err(error) = load_libraries(&store, &libraries) {
-                    tracing::error!(%error, "procedures are missing");
+        let (store, error) = match opened {
+            Ok(store) => (store, None),
+            Err(error) => match open(old_config) {
+                Ok(store) => {
+                    if let Err(error) = load_libraries(&store, &libraries) {
+                        tracing::error!(%error, "procedures are missing");
+                    }
+                    (store, Some(error))
                 }
-                RebuildError { error, store: Some(Box::new(store)) }
-            }
-            Err(second) => {
-                tracing::error!(error = %second, "the store cannot be opened with its old configuration again");
-                RebuildError { error, store: None }
-            }
-        })
+                Err(second) => {
+                    tracing::error!(error = %second, "the store cannot be opened with its old configuration again");
+                    return Err(RebuildError { error, store: None });
+                }
+            },
+        };
+        store.database().resume_handlers(handlers);
+        match error {
+            None => Ok(store),
+            Some(error) => Err(stays(error, store)),
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::connection_calls::NewProcedure;
-use super::{Engine, Registered, RegisteredHandler};
+use super::{Engine, Registered, RegisteredHandler, SuspendedHandler};
 use crate::{Result, bpf::Program};
 
 /// The procedures and handlers of a library that the kernel has verified, by name.
@@ -73,5 +73,15 @@ impl Engine {
         self.handlers.drop_detached(&self.grace);
         self.procedures.set_file(library, None);
         Ok(is_loaded)
+    }
+
+    /// Leaves the events of all handlers to their stand-ins; after an error, everything is as before.
+    pub(crate) fn suspend_handlers(&self) -> Result<Vec<SuspendedHandler>> {
+        self.handlers.suspend(&self.grace)
+    }
+
+    /// Takes the events of handlers back from the stand-ins.
+    pub(crate) fn resume_handlers(&self, suspended: Vec<SuspendedHandler>) {
+        self.handlers.resume(suspended, &self.grace);
     }
 }

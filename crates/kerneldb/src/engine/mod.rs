@@ -34,8 +34,8 @@ use std::sync::{
 use connection_calls::ConnectionCalls;
 pub use expiry::ExpiryStats;
 pub(crate) use expiry::{ExpiryCursor, Look, Seen, unix_ms};
-pub use handlers::{Direction, HandlerKind, HandlerTarget};
-pub(crate) use handlers::{HandlerProgram, Handlers, RegisteredHandler, TimerKind};
+pub use handlers::{Direction, HandlerCounts, HandlerKind, HandlerTarget, SuspendedHandler};
+pub(crate) use handlers::{HandlerProgram, Handlers, RegisteredHandler, Trigger};
 pub(crate) use libraries::{Library, VerifiedProcedure};
 pub use log::{LogReader, OpRef, TxnSink};
 pub(crate) use memory_wait::{MemoryPressure, MemoryWait};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::operators::{Io, Session, error};
+use super::operators::{Io, Session};
 use crate::{
     Error, Result,
     engine::{Engine, Registered},
@@ -107,7 +107,7 @@ impl<'a> Call<'a> {
                     let text = std::slice::from_raw_parts((&raw const (*call).text).cast::<u8>(), len);
                     Err(Error::Refused(String::from_utf8_lossy(text).into_owned()))
                 }
-                status => Err(error(status)),
+                status => Err(Error::of_status(status)),
             }
         }
     }

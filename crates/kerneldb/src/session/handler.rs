@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use super::operators::error;
 use crate::{
-    HandlerKind, HandlerTarget, Result,
+    HandlerCounts, HandlerKind, HandlerTarget, Result,
     engine::{Engine, RegisteredHandler},
 };
 
@@ -23,43 +22,6 @@ pub struct HandlerInfo {
     pub counts: HandlerCounts,
 }
 
-/// Counts of a handler since its library was loaded: `runs` = `committed` + `refused` + `failed`, except for runs that are going on.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HandlerCounts {
-    /// Events.
-    pub runs: u64,
-    /// Events whose transactions were committed.
-    pub committed: u64,
-    /// Events that the handler has refused. Their transactions were rolled back.
-    pub refused: u64,
-    /// Events whose transactions were rolled back because of an error, or could not begin.
-    pub failed: u64,
-    /// Those of the failed ones that happened while another handler was running on the same processor.
-    pub nested: u64,
-    /// Attempts after a conflict with another transaction.
-    pub retries: u64,
-    /// The error of the last failure on the first processor that has one.
-    pub last_error: Option<String>,
-}
-
-impl HandlerCounts {
-    fn of(handler: &RegisteredHandler) -> Result<HandlerCounts> {
-        let mut sum = HandlerCounts::default();
-        for counts in &handler.counts()?.counts {
-            sum.runs += counts.runs;
-            sum.committed += counts.committed;
-            sum.refused += counts.refused;
-            sum.failed += counts.failed;
-            sum.nested += counts.nested;
-            sum.retries += counts.retries;
-            if sum.last_error.is_none() && counts.last_error != 0 {
-                sum.last_error = Some(error(counts.last_error as u32).to_string());
-            }
-        }
-        Ok(sum)
-    }
-}
-
 /// All handlers in the order of their names.
 pub(crate) fn list(db: &Engine) -> Result<Vec<HandlerInfo>> {
     let info = |(name, handler): (&String, &RegisteredHandler)| {
@@ -68,7 +30,7 @@ pub(crate) fn list(db: &Engine) -> Result<Vec<HandlerInfo>> {
             library: handler.library.to_string(),
             kind: handler.kind.clone(),
             targets: handler.targets(),
-            counts: HandlerCounts::of(handler)?,
+            counts: handler.counts()?,
         })
     };
     db.handlers.each(info).into_iter().collect()

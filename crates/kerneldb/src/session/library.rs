@@ -12,7 +12,7 @@ use crate::{
     EngineKind, Error, HandlerKind, Result,
     attach::{self, Attachment, LoadedObject, MapFds},
     bpf::duplicate_map,
-    engine::{Engine, HandlerProgram, Library, Registered, RegisteredHandler, TimerKind, VerifiedProcedure},
+    engine::{Engine, HandlerProgram, Library, Registered, RegisteredHandler, Trigger, VerifiedProcedure},
     layout::kdb_handler,
     library_file,
     limits::{LIBRARY_BYTES_MAX, LIBRARY_NAME_MAX},
@@ -25,6 +25,8 @@ const SECTIONS: [(&str, bool); 2] = [("raw_tp/procedure", false), ("raw_tp/read_
 const ON_CONNECTION: &str = "_on_connection";
 /// The end of the name of the map with a handler's counts, after the name of the handler.
 const HANDLER_COUNTS: &str = "_handler";
+/// The end of the name of the program that has a handler's place while there is no database.
+const STAND_IN: &str = "_stand_in";
 /// With several partitions: the ends of the names of a handler's visitor (`visit.h`), and of the map with the visitors of all partitions.
 const VISITOR: &str = "_visitor";
 const VISITORS: &str = "_visitors";
@@ -206,7 +208,7 @@ fn handler(
 ) -> Result<Option<RegisteredHandler>> {
     let Some(kind) = handler_kind(section) else { return Ok(None) };
     // Other programs of these sections are the library's own business.
-    let Ok(counts) = object.map(&format!("{name}{HANDLER_COUNTS}")) else { return Ok(None) };
+    let Ok(counts) = object.share_map(&format!("{name}{HANDLER_COUNTS}")) else { return Ok(None) };
     let mut map_of_visitors = None;
     if let Some(partition) = partition {
         let map = format!("{name}{VISITORS}");
@@ -218,13 +220,13 @@ fn handler(
         map_of_visitors = Some(object.map(&map)?);
         visitors.insert(map.clone(), object.share_map(&map)?);
     }
-    let timer = match (&kind, partition) {
-        (HandlerKind::Timer, None) => TimerKind::OfKernel(object.map(&format!("{name}_timer"))?),
-        (HandlerKind::Timer, Some(_)) => TimerKind::OfProcess,
-        _ => TimerKind::None,
+    let trigger = match (&kind, partition) {
+        (HandlerKind::Timer, None) => Trigger::KernelTimer(object.map(&format!("{name}_timer"))?),
+        (HandlerKind::Timer, Some(_)) => Trigger::Thread,
+        _ => Trigger::Links { stand_in: object.program(&format!("{name}{STAND_IN}"))? },
     };
     let program = HandlerProgram::new(object.program(name)?, map_of_visitors);
-    Ok(Some(RegisteredHandler::new(library, kind, program, counts, timer)))
+    Ok(Some(RegisteredHandler::new(library, kind, program, counts, trigger)))
 }
 
 /// Loads the object of a library for a partition. All libraries share the buffers of handlers, which the first one with handlers creates.

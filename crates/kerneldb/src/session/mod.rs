@@ -15,7 +15,7 @@ mod trace_program;
 
 pub use application::{ACCOUNTS, Application, VOTER, VOTER_HASHMAP, VOTER_PROCEDURES, VOTER_STEPS};
 pub use call::{FoundProcedure, Reply};
-pub use handler::{HandlerCounts, HandlerInfo};
+pub use handler::HandlerInfo;
 pub(crate) use handler::{list as list_handlers, run as run_handler};
 pub use library::{ProcedureInfo, read as read_library};
 pub(crate) use library::{list as list_procedures, load as load_library};

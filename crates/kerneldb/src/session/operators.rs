@@ -330,7 +330,7 @@ impl Session {
         match self.run_keyed(op, key, &io)? {
             KDB_OK => Ok(Some(io.result())),
             KDB_NOT_FOUND => Ok(None),
-            status => Err(error(status)),
+            status => Err(Error::of_status(status)),
         }
     }
 
@@ -338,7 +338,7 @@ impl Session {
         match self.run_keyed(op, key, io)? {
             KDB_OK => Ok(Written::Done { commit_ts: io.commit_ts() }),
             KDB_NOT_FOUND | KDB_MISMATCH => Ok(Written::ConditionFailed),
-            status => Err(error(status)),
+            status => Err(Error::of_status(status)),
         }
     }
 
@@ -472,7 +472,7 @@ impl Session {
                 KDB_OK | KDB_NOT_FOUND | KDB_MISMATCH => return Ok(()),
                 // Only the collector runs besides this session, for a moment.
                 KDB_ERR_CONFLICT => std::thread::yield_now(),
-                status => return Err(error(status)),
+                status => return Err(Error::of_status(status)),
             }
         }
     }
@@ -489,27 +489,5 @@ impl Drop for Session {
 }
 
 fn check(status: u32) -> Result<()> {
-    if status == KDB_OK { Ok(()) } else { Err(error(status)) }
-}
-
-/// The error behind a status of the kernel side.
-pub(crate) fn error(status: u32) -> Error {
-    match status {
-        KDB_ERR_CONFLICT => Error::Conflict,
-        KDB_ERR_NO_MEMORY => Error::NoMemory,
-        KDB_ERR_MEMORY_IN_LOG => Error::MemoryInLog,
-        KDB_ERR_NO_VERSION => Error::NoVersion,
-        KDB_ERR_WAL_FULL => Error::WalFull,
-        KDB_ERR_WAL_FAILED => Error::WalFailed,
-        KDB_ERR_TOO_LARGE => Error::TooLarge("a key has 1 to 255 bytes, a value at most 65536"),
-        KDB_ERR_TOO_MANY_LOCKS => Error::TooManyLocks,
-        KDB_ERR_CHAIN => Error::ChainFull,
-        KDB_ERR_TX_TOO_LARGE => Error::TransactionTooLarge,
-        KDB_ERR_SNAPSHOT_TOO_OLD => Error::SnapshotTooOld,
-        KDB_ERR_TX_TIMED_OUT => Error::TimedOut,
-        KDB_ERR_BUSY => Error::Busy,
-        KDB_ERR_ABORTED => Error::Aborted,
-        KDB_ERR_TOO_MANY_VISITS => Error::TooManyVisits,
-        _ => Error::State,
-    }
+    if status == KDB_OK { Ok(()) } else { Err(Error::of_status(status)) }
 }

@@ -9,10 +9,7 @@ use std::sync::{
     atomic::{AtomicU32, Ordering},
 };
 
-use super::{
-    Session, TraceProgram,
-    operators::{Io, error},
-};
+use super::{Session, TraceProgram, operators::Io};
 use crate::{
     Error, Result, VALUE_MAX,
     engine::Engine,
@@ -110,7 +107,7 @@ impl Trace {
         let mut args = [self.index, session.index(), io.index(), result.index()].map(u64::from);
         let status = self.program.program.run(&mut args)?;
         if status != 0 {
-            return Err(error(status));
+            return Err(Error::of_status(status));
         }
         // SAFETY: as above; the program is done.
         Ok(unsafe { TraceOutcome { found: (*trace).found, errors: (*trace).errors } })

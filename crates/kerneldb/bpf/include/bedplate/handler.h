@@ -289,6 +289,22 @@ static __always_inline void kdb_handler_pause(__u32 attempt)
 		__type(value, struct kdb_handler);                                                     \
 	} name##_handler SEC(".maps")
 
+/* The stand-in of a handler takes its place at its events while the database is exchanged, and fails each of them. It uses nothing of the
+ * database, whose memory is free then. The database finds it by its name. */
+#define KDB_HANDLER_STAND_IN(name, section, context, on_failure)                                       \
+	SEC(section) int name##_stand_in(context *event)                                               \
+	{                                                                                              \
+		__u32 zero = 0;                                                                        \
+		struct kdb_handler *handler = bpf_map_lookup_elem(&name##_handler, &zero);             \
+		unsigned long irq;                                                                     \
+		if (handler) {                                                                         \
+			bpf_local_irq_save(&irq);                                                      \
+			kdb_handler_count(handler, KDB_ERR_BUSY, 0, 0);                                \
+			bpf_local_irq_restore(&irq);                                                   \
+		}                                                                                      \
+		return on_failure;                                                                     \
+	}
+
 #ifdef KDB_ENGINE_HASHMAP
 
 /* A database on hash maps has no handlers: the bodies are compiled, and no program has them. The database recognizes by the maps that
@@ -312,6 +328,7 @@ static __always_inline void kdb_handler_pause(__u32 attempt)
 #define KDB_TC_HANDLER(name, on_failure)                                                               \
 	KDB_HANDLER_COUNTS(name);                                                                      \
 	KDB_HANDLER_VISITORS(name, "tc", struct __sk_buff)                                             \
+	KDB_HANDLER_STAND_IN(name, "tc", struct __sk_buff, on_failure)                                 \
 	static __always_inline int name##_body(struct kdb_proc *p, struct __sk_buff *skb, int *verdict); \
 	SEC("tc") int name(struct __sk_buff *skb)                                                      \
 	{                                                                                              \
@@ -323,6 +340,7 @@ static __always_inline void kdb_handler_pause(__u32 attempt)
 #define KDB_XDP_HANDLER(name, on_failure)                                                              \
 	KDB_HANDLER_COUNTS(name);                                                                      \
 	KDB_HANDLER_VISITORS(name, "xdp", struct xdp_md)                                               \
+	KDB_HANDLER_STAND_IN(name, "xdp", struct xdp_md, on_failure)                                   \
 	static __always_inline int name##_body(struct kdb_proc *p, struct xdp_md *xdp, int *verdict);  \
 	SEC("xdp") int name(struct xdp_md *xdp)                                                        \
 	{                                                                                              \
@@ -338,6 +356,7 @@ static __always_inline void kdb_handler_pause(__u32 attempt)
 #define KDB_TRACEPOINT_HANDLER(name, event)                                                            \
 	KDB_HANDLER_COUNTS(name);                                                                      \
 	KDB_HANDLER_VISITORS(name, "tp_btf/" #event, unsigned long long)                               \
+	KDB_HANDLER_STAND_IN(name, "tp_btf/" #event, unsigned long long, 0)                            \
 	static __always_inline int name##_body(struct kdb_proc *p, unsigned long long *args);          \
 	SEC("tp_btf/" #event) int name(unsigned long long *args)                                       \
 	{                                                                                              \
