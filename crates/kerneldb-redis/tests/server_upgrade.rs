@@ -6,6 +6,7 @@ mod server;
 mod upgrade;
 
 use std::io::Write;
+use std::net::Shutdown;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 use bedplate_kerneldb::{ACCOUNTS, Config, Durability, Store};
 use bedplate_kerneldb_redis::server::{Server, ServerConfig, UpgradeCheck};
 use common::{can_run, small};
-use rebuild::{attach_handler, change, scan, store_config};
+use rebuild::{attach_handler, change, committed_ticks, scan, store_config, ticks, wait_for_tick};
 use server::{Client, bulk, config, config_with, request, start, words};
 use upgrade::{Data, Upgraded, in_memory, upgradable, upgrade_under_work};
 
@@ -32,8 +33,87 @@ fn connections_and_data_stay() {
         (dir(2), store_config(Durability::Off), config_with(false)),
         (Data::Memory, in_memory(small()), config()),
         (Data::Memory, in_memory(three), config()),
+        (Data::Memory, in_memory(small()), local()),
     ] {
         upgrade_under_work(data, store, config);
+    }
+}
+
+/// A configuration with the local fast path, if this machine has it.
+fn local() -> ServerConfig {
+    ServerConfig { local_fast_path: common::has_cgroup2(), ..config() }
+}
+
+/// Clients of the local fast path read replies from before an upgrade, and are answered by TCP then. New ones are on the path.
+#[test]
+fn clients_of_the_local_fast_path_stay() {
+    if !can_run() || !local().local_fast_path {
+        return;
+    }
+    let running = Upgraded::start(Data::Memory, in_memory(small()), local());
+    let mut admin = Client::new(running.addr);
+    admin.ask("SET a 1", "+OK");
+    let mut old = Vec::new();
+    for upgrades in 0..3 {
+        let (mut reader, mut half) = (Client::new(running.addr), Client::new(running.addr));
+        for _ in 0..10 {
+            reader.ask("GET a", "$1\r\n1");
+            half.ask("GET a", "$1\r\n1");
+        }
+        admin.send(&words("INFO bedplate"));
+        let local = counter_in(&admin.until("\r\n\r\n"), "local_commands");
+        assert!(local >= 10, "{local} after {upgrades} upgrades");
+        old.push((reader, half));
+        for (reader, _) in &mut old {
+            reader.send(&words("GET a"));
+        }
+        admin.ask("BEDPLATE UPGRADE", "+OK");
+        for (reader, half) in &mut old {
+            // In the order in which they were asked for.
+            reader.send(&words("STRLEN a"));
+            reader.expect(b"$1\r\n1\r\n:1\r\n");
+            half.ask("GET a", "$1\r\n1");
+        }
+    }
+    for (mut reader, mut half) in old {
+        reader.ask("GET a", "$1\r\n1");
+        half.send(&words("GET a"));
+        half.socket.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(half.rest(), b"$1\r\n1\r\n");
+    }
+    drop(admin);
+    assert_eq!(running.stop(), 3);
+}
+
+/// The value of a field of INFO.
+fn counter_in(info: &str, field: &str) -> u64 {
+    let line = info.lines().find_map(|line| line.strip_prefix(&format!("{field}:")));
+    line.unwrap_or_else(|| panic!("no {field} in {info}")).trim().parse().unwrap()
+}
+
+/// Handlers stay attached, and what they count goes on. Their library is in no data directory.
+#[test]
+fn handlers_stay_attached() {
+    if !can_run() {
+        return;
+    }
+    for (database, local) in
+        [(small(), local()), (Config { partitions: 2, memory_bytes: 64 << 20, ..small() }, config())]
+    {
+        let attached = Store::in_memory(database.clone()).unwrap();
+        attach_handler(&attached);
+        let running = Upgraded::start_on(attached, Data::Memory, in_memory(database), local);
+        let mut admin = Client::new(running.addr);
+        for _ in 0..3 {
+            wait_for_tick(&mut admin);
+            admin.ask("BEDPLATE UPGRADE", "+OK");
+        }
+        wait_for_tick(&mut admin);
+        let before = ticks(&mut admin);
+        let committed = committed_ticks(&mut admin);
+        assert!((before..=ticks(&mut admin)).contains(&committed), "{committed} of {before}");
+        drop(admin);
+        assert_eq!(running.stop(), 3);
     }
 }
 
@@ -342,10 +422,6 @@ fn a_refused_upgrade_changes_nothing() {
     refused(config(), "-ERR the program that runs this server has no upgrades");
     let check = UpgradeCheck::new(|| Err("there is no program".into()));
     refused(ServerConfig { upgrade: Some(check), ..config() }, "-ERR there is no program");
-    if common::has_cgroup2() {
-        let local = ServerConfig { local_fast_path: true, ..upgradable(config()) };
-        refused(local, "-ERR a server with the local fast path cannot be upgraded");
-    }
     let running = start(upgradable(config()));
     let mut client = running.client();
     client.ask("BEDPLATE UPGRADE", "-ERR the program that runs the server has kept the database for itself");
@@ -360,10 +436,6 @@ fn a_refused_upgrade_changes_nothing() {
     admin.ask("BEDPLATE UPGRADE", "-TRYAGAIN the server stays as it is: transactions of 1 clients are open");
     holder.ask("BEDPLATE UPGRADE", "-ERR the server cannot be upgraded inside a transaction");
     holder.ask("COMMIT", "+OK");
-    attach_handler(&running.store().get().unwrap());
-    admin.send(&words("BEDPLATE UPGRADE"));
-    let reply = admin.lines(1).remove(0);
-    assert!(reply.contains("handlers are attached"), "{reply}");
     admin.ask("GET held", "$1\r\n1");
     drop((admin, holder));
     running.shutdown().unwrap();

@@ -54,10 +54,6 @@ impl Backend {
         })?;
         let rebuilds = Rebuilds::new(config.log.clone());
         let upgrade = match &config.upgrade {
-            // Replies that clients have not read would leave the kernel with the programs on their sockets.
-            Some(_) if config.local_fast_path => {
-                Err("ERR a server with the local fast path cannot be upgraded")
-            }
             Some(check) => Ok(check.clone()),
             None => Err("ERR the program that runs this server has no upgrades"),
         };
@@ -328,6 +324,7 @@ impl Services for Backend {
             kernel.map_or_else(|_| ServerStats::default(), |k| ServerStats::new(&k, &Counters::default()));
         vec![
             ("kernel_commands", kernel.kernel_commands),
+            ("local_commands", kernel.local_commands),
             ("kernel_packets", kernel.packets),
             ("kernel_input_bytes", kernel.request_bytes),
             ("kernel_output_bytes", kernel.kernel_reply_bytes),

@@ -1,5 +1,6 @@
 //! The kernel's side of a server: the maps, and the programs if the kernel can run them.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use bedplate_kerneldb::{Database, EngineKind, Result};
@@ -14,22 +15,41 @@ use super::programs::Programs;
 pub(super) struct KernelSide {
     pub(super) maps: Arc<Maps>,
     pub(super) programs: Option<Arc<Programs>>,
+    /// The map with the sockets of local clients, of this server or of the program before it. The kernel would free replies that they have
+    /// not read with the map.
+    locals: Option<Arc<OwnedFd>>,
 }
 
 impl KernelSide {
     /// Loads and attaches the programs for a database on arenas. Creates maps alone for a database on hash maps: the programs need
-    /// arenas, so the event loop executes every command.
-    pub(super) fn load(database: Arc<Database>, config: &ServerConfig, listener: &Listener) -> Result<Self> {
+    /// arenas, so the event loop executes every command. `locals` is that of the program before.
+    pub(super) fn load(
+        database: Arc<Database>,
+        config: &ServerConfig,
+        listener: &Listener,
+        locals: Option<Arc<OwnedFd>>,
+    ) -> Result<Self> {
         config.check_engine(database.config().engine)?;
         match database.config().engine {
             EngineKind::Arena => {
-                let programs = Arc::new(Programs::load(database, config, listener)?);
-                Ok(KernelSide { maps: programs.maps().clone(), programs: Some(programs) })
+                let programs = Arc::new(Programs::load(database, config, listener, locals.as_deref())?);
+                let own = programs.locals().transpose()?.map(Arc::new);
+                Ok(KernelSide {
+                    maps: programs.maps().clone(),
+                    programs: Some(programs),
+                    locals: own.or(locals),
+                })
             }
             EngineKind::HashMap => {
                 let maps = Arc::new(Maps::without_programs(config.max_clients)?);
-                Ok(KernelSide { maps, programs: None })
+                Ok(KernelSide { maps, programs: None, locals })
             }
         }
+    }
+
+    /// The map with the sockets of local clients.
+    pub(super) fn locals(&self) -> Option<OwnedFd> {
+        let duplicate = self.locals.as_ref()?.try_clone();
+        duplicate.inspect_err(|error| tracing::error!(%error, "local clients may lose replies")).ok()
     }
 }

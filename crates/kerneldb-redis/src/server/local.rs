@@ -8,7 +8,7 @@
 //! network namespaces.
 
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 
 use libbpf_rs::{Link, MapHandle};
@@ -31,6 +31,13 @@ impl LocalPath {
         let link = object.attach_to_cgroup("srv_sockops", cgroup.as_fd())?;
         let maps = [("srv_locals", object.map("srv_locals")?), ("srv_bases", object.map("srv_bases")?)];
         Ok(LocalPath { _link: link, maps })
+    }
+
+    /// The map with the sockets of the clients.
+    pub(super) fn locals(&self) -> Result<OwnedFd> {
+        let [(_, locals), _] = &self.maps;
+        let fd = locals.as_fd().try_clone_to_owned();
+        fd.map_err(|e| Error::io("cannot duplicate a map descriptor", e))
     }
 
     /// The maps that a later object has to share with the attached one.

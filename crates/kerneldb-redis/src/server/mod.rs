@@ -51,6 +51,7 @@ mod wake;
 mod workers;
 
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
@@ -62,7 +63,9 @@ pub use workers::BatchWorkers;
 use crate::command::{DatabaseOptions, ServerState, Services, Startup};
 use backend::Backend;
 use bedplate_kerneldb::limits::LOG_RING_BYTES_DEFAULT;
-use bedplate_kerneldb::{Config, Database, Durability, EngineKind, Error, Result, Store, StoreConfig};
+use bedplate_kerneldb::{
+    Config, Database, Durability, EngineKind, Error, Result, Store, StoreConfig, SuspendedHandler,
+};
 use data::{CurrentData, Data};
 use event_loop::EventLoop;
 use handover::{CarriedClient, CarriedState};
@@ -135,7 +138,7 @@ impl Server {
     pub fn prepare(config: ServerConfig) -> Result<Preparation> {
         config.check()?;
         let listener = Arc::new(Listener::bind(config.bind)?);
-        Ok(Preparation { config, listener, loading: None, handover: None, configured: None })
+        Ok(Preparation::new(config, listener))
     }
 
     /// The same for a server that goes on with the connections of another one. It listens on the same socket, unless the configuration
@@ -146,7 +149,7 @@ impl Server {
     /// Those of [`Server::prepare`].
     pub fn resume(config: ServerConfig, handover: Handover) -> Result<Preparation> {
         config.check()?;
-        let Handover { listener, clients, state, outcome } = handover;
+        let Handover { listener, clients, state, handlers, locals, outcome } = handover;
         let listener = match Listener::of(listener, config.bind) {
             Ok(listener) => listener,
             Err(old) => match Listener::bind(config.bind) {
@@ -157,8 +160,12 @@ impl Server {
                 }
             },
         };
-        let handover = Some((clients, state, outcome));
-        Ok(Preparation { config, listener: Arc::new(listener), loading: None, handover, configured: None })
+        Ok(Preparation {
+            handover: Some((clients, state, outcome)),
+            handlers,
+            locals: locals.map(Arc::new),
+            ..Preparation::new(config, Arc::new(listener))
+        })
     }
 
     /// Starts a server on a store: writes are as durable as the store makes them. Clients can change options of the database
@@ -180,6 +187,10 @@ pub struct Preparation {
     listener: Arc<Listener>,
     loading: Option<(Arc<Database>, JoinHandle<Result<KernelSide>>)>,
     handover: Option<Continued>,
+    /// Handlers of the program before, whose stand-ins are attached.
+    handlers: Vec<SuspendedHandler>,
+    /// The map with the sockets of local clients, of the program before.
+    locals: Option<Arc<OwnedFd>>,
     /// The options of the database without the changes of the clients, if they differ.
     configured: Option<DatabaseOptions>,
 }
@@ -188,6 +199,11 @@ pub struct Preparation {
 type Continued = (Vec<CarriedClient>, CarriedState, std::result::Result<(), String>);
 
 impl Preparation {
+    fn new(config: ServerConfig, listener: Arc<Listener>) -> Preparation {
+        let (handlers, locals) = (Vec::new(), None);
+        Preparation { config, listener, loading: None, handover: None, handlers, locals, configured: None }
+    }
+
     /// The address of the server.
     pub fn address(&self) -> SocketAddr {
         self.listener.addr()
@@ -207,25 +223,43 @@ impl Preparation {
         self.config.check_engine(engine)
     }
 
-    /// The configuration of a store, with the options of the database that clients of the program before have changed.
+    /// The configuration of a store, with the options of the database that clients of the program before have changed, unless this
+    /// program's storage engine cannot have them.
     pub fn store_config(&mut self, configured: StoreConfig) -> StoreConfig {
         let Some((_, state, _)) = &self.handover else { return configured };
         let at_start = configured_options(&configured);
         let options = state.database_options(at_start);
         self.configured = Some(at_start);
-        rebuild::config_with(&configured, self.config.log.as_ref(), &options)
+        let changed = rebuild::config_with(&configured, self.config.log.as_ref(), &options);
+        match changed.check() {
+            Ok(()) => changed,
+            Err(error) => {
+                tracing::error!(%error, "options of the database that clients have changed are lost");
+                configured
+            }
+        }
     }
 
     /// Begins to load the programs for a database, on another thread. Programs that were loaded for another database
     /// are dropped.
     pub fn load(&mut self, database: &Arc<Database>) {
-        let (listener, config) = (self.listener.clone(), self.config.clone());
+        let (listener, config, locals) = (self.listener.clone(), self.config.clone(), self.locals.clone());
         let thread = std::thread::Builder::new().name("kerneldb-load".into()).spawn({
             let database = database.clone();
-            move || KernelSide::load(database, &config, &listener)
+            move || KernelSide::load(database, &config, &listener, locals)
         });
         // If there is no thread, the programs are loaded when the server starts.
         self.loading = thread.ok().map(|thread| (database.clone(), thread));
+    }
+
+    /// Loads libraries of the program before that are in no data directory, and attaches its handlers to their events again.
+    /// [`Preparation::start`] does it otherwise. Before that, the events are still those of stand-ins, and another handler may not be
+    /// attachable to them.
+    pub fn resume_handlers(&mut self, database: &Database) {
+        if let Some((_, state, _)) = &self.handover {
+            state.load_again(database);
+        }
+        database.resume_handlers(std::mem::take(&mut self.handlers));
     }
 
     /// Starts the server on a store.
@@ -266,8 +300,9 @@ impl Preparation {
         let loaded = self.loading.take().filter(|(of, _)| Arc::ptr_eq(of, &database));
         let kernel = match loaded {
             Some((_, thread)) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?,
-            None => KernelSide::load(database.clone(), &self.config, &self.listener)?,
+            None => KernelSide::load(database.clone(), &self.config, &self.listener, self.locals.take())?,
         };
+        self.resume_handlers(&database);
         let (config, listener) = (self.config, self.listener);
         let addr = listener.addr();
         listener.listen()?;
@@ -289,9 +324,6 @@ impl Preparation {
             password: config.password.clone(),
         });
         let maps = kernel.maps.clone();
-        if let Some((_, state, _)) = &self.handover {
-            state.load_again(&database);
-        }
         let data = Data::new(database, store)?;
         server.settings.set_database_options(options);
         if let Some((_, state, _)) = &self.handover {

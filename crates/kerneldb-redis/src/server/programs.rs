@@ -9,7 +9,7 @@
 //! There is one lock, `loaded`. It is not held while the kernel verifies programs.
 
 use std::iter;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -167,11 +167,13 @@ impl Loaded {
 }
 
 impl Programs {
-    /// Loads the programs with maps for `max_clients` connections and attaches the trampolines.
+    /// Loads the programs with maps for `max_clients` connections and attaches the trampolines. `locals` is the map with the sockets of
+    /// local clients of the program before. These are answered by TCP, and clients that connect later by the local fast path.
     pub(super) fn load(
         database: Arc<Database>,
         server: &ServerConfig,
         listener: &Listener,
+        locals: Option<&OwnedFd>,
     ) -> Result<Programs> {
         let cpus =
             libbpf_rs::num_possible_cpus().map_err(|e| kernel_error("cannot count the CPUs", e))? as u32;
@@ -210,7 +212,11 @@ impl Programs {
         let mut objects: Vec<(&'static Path, u32, LoadedObject)> = vec![(&SERVER, 0, first)];
         if server.local_fast_path {
             let entries = [("srv_locals", server.max_clients)];
-            let object = load(&LOCAL, &database, 0, &constants_here, programs.reuse()?, &entries)?;
+            let mut maps = programs.reuse()?;
+            if let Some(locals) = locals {
+                maps.insert("srv_locals".into(), locals.try_clone().map_err(duplicating)?);
+            }
+            let object = load(&LOCAL, &database, 0, &constants_here, maps, &entries)?;
             programs.local = Some(LocalPath::attach(&object)?);
             objects.push((&LOCAL, 0, object));
         }
@@ -224,6 +230,11 @@ impl Programs {
         &self.maps
     }
 
+    /// The map with the sockets of local clients.
+    pub(super) fn locals(&self) -> Option<Result<OwnedFd>> {
+        self.local.as_ref().map(LocalPath::locals)
+    }
+
     fn loaded(&self) -> MutexGuard<'_, Option<Loaded>> {
         self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -233,7 +244,7 @@ impl Programs {
         let mut reuse = MapFds::new();
         for (name, map) in self.maps.iter().chain(self.local.iter().flat_map(LocalPath::maps)) {
             let fd = map.as_fd().try_clone_to_owned();
-            reuse.insert(name.into(), fd.map_err(|e| Error::io("cannot duplicate a map descriptor", e))?);
+            reuse.insert(name.into(), fd.map_err(duplicating)?);
         }
         Ok(reuse)
     }
@@ -357,6 +368,10 @@ fn claim_calls(
     let claimed = kernel_path.then(|| CallReturns::claim(database)).flatten();
     let call_buffers = claimed.as_ref().map_or(0, |_| database.io_buffers());
     (claimed, srv_config { call_buffers, ..constants })
+}
+
+fn duplicating(error: std::io::Error) -> Error {
+    Error::io("cannot duplicate a map descriptor", error)
 }
 
 /// Puts a program into a program array.

@@ -6,9 +6,11 @@ pub mod work;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use bedplate_kerneldb::wal::WalConfig;
-use bedplate_kerneldb::{Config, Durability, HandlerTarget, Store, StoreConfig, sdk};
+use bedplate_kerneldb::{Config, Durability, Store, StoreConfig, sdk};
 use bedplate_kerneldb_redis::server::{Server, ServerConfig, ServerHandle};
 use tempfile::TempDir;
 
@@ -57,23 +59,50 @@ const TICKS: &str = r#"
 KDB_LICENSE("Dual MIT/GPL");
 KDB_TIMER_HANDLER(tick)
 {
+	__s64 ticks = 0;
+
 	KDB_TRY(kdb_key(p, "ticks"));
-	return kdb_write_integer(p, 1);
+	if (KDB_TRY(kdb_read_for_update(p)) == KDB_OK)
+		KDB_TRY(kdb_value_integer(p, &ticks));
+	return kdb_write_integer(p, ticks + 1);
 }
 "#;
 
-/// Attaches the handler `tick` to a timer.
-pub fn attach_handler(store: &Store) -> HandlerTarget {
+/// Attaches the handler `tick`, which counts the key `ticks` up, to a timer.
+pub fn attach_handler(store: &Store) {
     let dir = tempfile::tempdir().unwrap();
     let headers = dir.path().join("headers");
     sdk::write_headers(&headers).unwrap();
     let source = dir.path().join("ticks.c");
     std::fs::write(&source, TICKS).unwrap();
     let ticks = sdk::compile(&headers, &source, &[]).unwrap();
-    let timer: HandlerTarget = "timer:1s".parse().unwrap();
+    let timer = "timer:5ms".parse().unwrap();
     store.database().load_library("ticks", &ticks, false).unwrap();
     store.database().attach_handler("tick", &timer).unwrap();
-    timer
+}
+
+/// The key that the handler counts up.
+pub fn ticks(client: &mut Client) -> u64 {
+    client.send(&words("INCRBY ticks 0"));
+    client.lines(1)[0][1..].parse().unwrap()
+}
+
+/// The committed runs of the handler, as PROC LIST has them.
+pub fn committed_ticks(client: &mut Client) -> u64 {
+    client.send(&words("PROC LIST"));
+    // An array of one map with four texts, an array of one text, and six numbers.
+    let list = client.lines(2 + 4 * 4 + 5 + 6 * 3);
+    let count = list.iter().skip_while(|line| *line != "committed").nth(1).unwrap();
+    count[1..].parse().unwrap()
+}
+
+/// Waits until the handler has run again.
+pub fn wait_for_tick(client: &mut Client) {
+    let (before, start) = (ticks(client), Instant::now());
+    while ticks(client) <= before {
+        assert!(start.elapsed() < Duration::from_secs(30), "the timer stands still");
+        thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// The value of a counter that clients see.

@@ -33,11 +33,16 @@ pub fn upgradable(config: ServerConfig) -> ServerConfig {
 
 impl Upgraded {
     pub fn start(data: Data, store: StoreConfig, config: ServerConfig) -> Upgraded {
-        let config = upgradable(config);
         let opened = match &data {
             Data::Directory(path) => Store::open(store.clone(), path, &mut |_| ()).unwrap().0,
             Data::Memory => Store::in_memory(store.database.clone()).unwrap(),
         };
+        Upgraded::start_on(opened, data, store, config)
+    }
+
+    /// Starts on a store that was opened with this configuration.
+    pub fn start_on(opened: Store, data: Data, store: StoreConfig, config: ServerConfig) -> Upgraded {
+        let config = upgradable(config);
         let server = Server::start(Arc::new(opened), config.clone()).unwrap();
         let addr = server.local_addr();
         let (tell, stopper) = mpsc::channel();

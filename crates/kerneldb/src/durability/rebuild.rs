@@ -33,8 +33,7 @@ impl Store {
     /// [`Error::Config`] for a configuration out of range, a log without a data directory, data that does not fit, a copy of it that
     /// does not fit into the machine if there is no data directory; [`Error::WalFailed`] if the log cannot be written at the moment; or the checkpoint's error.
     pub fn prepare_rebuild(&self, config: &StoreConfig) -> Result<()> {
-        config.checkpoint.check()?;
-        config.database_config().check()?;
+        config.check()?;
         if self.owned_data().is_none() && config.wal.is_some() {
             return Err(Error::Config("a log needs a data directory, and there is none".into()));
         }

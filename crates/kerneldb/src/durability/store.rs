@@ -49,6 +49,16 @@ pub struct StoreConfig {
 
 impl StoreConfig {
     /// The configuration of the database, with log rings if there is a log.
+    /// Checks the values.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] if one is out of range.
+    pub fn check(&self) -> Result<()> {
+        self.checkpoint.check()?;
+        self.database_config().check()
+    }
+
     pub(super) fn database_config(&self) -> Config {
         let wal_ring_bytes = match (&self.wal, self.database.wal_ring_bytes) {
             (None, _) => 0,

@@ -121,6 +121,7 @@ fn prepare(
     load_libraries(args, &store)?;
     // Handlers change the data from now on.
     stops.serves();
+    server.resume_handlers(store.database());
     attach_handlers(args, &store)?;
     Ok((server, Arc::new(store), stops))
 }
@@ -181,9 +182,13 @@ fn load_libraries(args: &Args, store: &Store) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Attaches the handlers that the command line names.
+/// Attaches the handlers that the command line names, unless the program before has left them attached.
 fn attach_handlers(args: &Args, store: &Store) -> anyhow::Result<()> {
+    let handlers = store.database().handlers()?;
     for Attach { handler, event } in &args.attach {
+        if handlers.iter().any(|info| info.name == *handler && info.targets.contains(event)) {
+            continue;
+        }
         let attached = store.database().attach_handler(handler, event);
         attached.with_context(|| format!("attaching {handler} to {event}"))?;
         tracing::info!(handler, %event, "attached");

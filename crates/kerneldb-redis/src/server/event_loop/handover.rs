@@ -26,7 +26,7 @@ use crate::server::handover::{CarriedClient, CarriedState, CarriedTalk, Handover
 use crate::server::listener;
 use crate::server::rebuild::Request;
 use crate::server::turn::Turn;
-use bedplate_kerneldb::{Error, Result};
+use bedplate_kerneldb::{Error, Result, SuspendedHandler};
 
 /// Interval at which the event loop looks whether TCP has all replies.
 const LOOK: Duration = Duration::from_millis(1);
@@ -34,11 +34,19 @@ const LOOK: Duration = Duration::from_millis(1);
 /// The kernel handles no packet for so long.
 const PACKET_TIME: Duration = Duration::from_millis(100);
 
+/// Parts of a handover that are ready before the sessions are closed.
+struct Prepared {
+    listener: TcpListener,
+    /// Libraries of procedures that are in no data directory.
+    libraries: Vec<(String, ByteBuf)>,
+    handlers: Vec<SuspendedHandler>,
+}
+
 impl EventLoop {
     /// Ends the server for an upgrade. The inner error is the client's reply; the server goes on then.
     pub(super) fn hand_over(&mut self, request: &Request) -> Result<std::result::Result<Handover, String>> {
         let reply = |error: Error| format!("ERR {error}");
-        let (listener, libraries) = match self.prepare_handover() {
+        let Prepared { listener, libraries, handlers } = match self.prepare_handover() {
             Ok(prepared) => prepared,
             Err(error) => return Ok(Err(error)),
         };
@@ -46,6 +54,7 @@ impl EventLoop {
             client.dialogue().leave_database();
         }
         if let Some(Err(error)) = self.kernel.programs.as_ref().map(|programs| programs.leave()) {
+            self.backend.database().resume_handlers(handlers);
             self.enter_database(None)?;
             return Ok(Err(reply(error)));
         }
@@ -84,12 +93,13 @@ impl EventLoop {
             pause_reads_too,
             libraries,
         };
-        Ok(Ok(Handover { listener, clients, state, outcome: Ok(()) }))
+        let locals = self.kernel.locals();
+        Ok(Ok(Handover { listener, clients, state, handlers, locals, outcome: Ok(()) }))
     }
 
-    /// Takes a checkpoint, and checks that nothing is in the way. Returns the listening socket, and libraries of procedures that are in no
-    /// data directory. The error is the client's reply.
-    fn prepare_handover(&self) -> std::result::Result<(TcpListener, Vec<(String, ByteBuf)>), String> {
+    /// Takes a checkpoint, and checks that nothing is in the way. Then it leaves the events of handlers to their stand-ins. The error is the
+    /// client's reply; nothing has changed then.
+    fn prepare_handover(&self) -> std::result::Result<Prepared, String> {
         let reply = |error: Error| format!("ERR {error}");
         self.backend.database().wait_for_programs().map_err(reply)?;
         let store = self.backend.store().ok_or(NO_STORE)?;
@@ -102,9 +112,14 @@ impl EventLoop {
             }
         };
         let listener = self.listener.try_clone();
-        listener
-            .map(|listener| (listener, libraries))
-            .map_err(|error| format!("ERR the listening socket stays here: {error}"))
+        let listener = listener.map_err(|error| format!("ERR the listening socket stays here: {error}"))?;
+        let handlers = store.database().suspend_handlers().map_err(reply)?;
+        // The data that they have committed meanwhile is to be in the checkpoint as well.
+        if let Err(error) = store.prepare_rebuild(store.config()) {
+            store.database().resume_handlers(handlers);
+            return Err(reply(error));
+        }
+        Ok(Prepared { listener, libraries, handlers })
     }
 
     /// Waits until TCP has all replies of the kernel. Closes connections whose clients do not read them.

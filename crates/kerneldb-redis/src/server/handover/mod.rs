@@ -4,6 +4,7 @@
 //! database is not part of it: its data is in the data directory, or in an image
 //! ([`Store::image`](bedplate_kerneldb::Store::image)).
 
+mod handlers;
 pub(super) mod sockets;
 
 use std::collections::HashSet;
@@ -19,7 +20,8 @@ use serde_bytes::ByteBuf;
 
 use super::dialogue::CarriedDialogue;
 use crate::command::{DatabaseOptions, ServerState, Settings, Startup};
-use bedplate_kerneldb::{Database, Error, Result};
+use bedplate_kerneldb::{Database, Error, Result, SuspendedHandler};
+use handlers::CarriedHandler;
 
 /// The beginning of a file's first line, which ends with the number of the format.
 const NAME: &str = "bedplate kerneldb handover ";
@@ -39,6 +41,10 @@ pub struct Handover {
     pub(super) listener: TcpListener,
     pub(super) clients: Vec<CarriedClient>,
     pub(super) state: CarriedState,
+    /// Handlers that were attached, and whose stand-ins are.
+    pub(super) handlers: Vec<SuspendedHandler>,
+    /// The map with the sockets of local clients, if there is one: with it, the kernel would free replies that they have not read.
+    pub(super) locals: Option<OwnedFd>,
     /// How the upgrade ended, for the client that asked for it.
     pub(super) outcome: std::result::Result<(), String>,
 }
@@ -84,6 +90,10 @@ struct Document<Talk, State> {
     listener: RawFd,
     clients: Vec<(RawFd, Talk)>,
     state: State,
+    #[serde(default)]
+    handlers: Vec<CarriedHandler>,
+    #[serde(default)]
+    locals: Option<RawFd>,
 }
 
 impl Handover {
@@ -92,7 +102,7 @@ impl Handover {
         self.clients.len()
     }
 
-    /// Writes a file for the next program, and lets it and all sockets stay open at an exec. [`Handover::load`] reads it there.
+    /// Writes a file for the next program, and lets it and all descriptors stay open at an exec. [`Handover::load`] reads it there.
     ///
     /// # Errors
     ///
@@ -103,6 +113,8 @@ impl Handover {
             listener: self.listener.as_raw_fd(),
             clients: self.clients.iter().map(|client| (client.stream.as_raw_fd(), &client.talk)).collect(),
             state: &self.state,
+            handlers: self.handlers.iter().map(CarriedHandler::of).collect(),
+            locals: self.locals.as_ref().map(AsRawFd::as_raw_fd),
         };
         let written = || -> io::Result<File> {
             let file = File::from(memfd_create("bedplate-handover", MemfdFlags::CLOEXEC)?);
@@ -119,11 +131,17 @@ impl Handover {
         Ok(file.into())
     }
 
-    /// Whether an exec closes the sockets. Programs that this process starts must not get them.
+    /// Whether an exec closes the descriptors. Programs that this process starts must not get them.
     fn close_at_exec(&self, close: bool) -> rustix::io::Result<()> {
         let flags = if close { FdFlags::CLOEXEC } else { FdFlags::empty() };
         let clients = self.clients.iter().map(|client| client.stream.as_fd());
-        clients.chain([self.listener.as_fd()]).try_for_each(|fd| fcntl_setfd(fd, flags))
+        let handlers = self.handlers.iter().flat_map(|handler| {
+            let links = handler.events.iter().filter_map(|(_, link)| link.as_ref());
+            links.chain([&handler.counts_map]).map(AsFd::as_fd)
+        });
+        let locals = self.locals.as_ref().map(AsFd::as_fd);
+        let mut all = clients.chain([self.listener.as_fd()]).chain(handlers).chain(locals);
+        all.try_for_each(|fd| fcntl_setfd(fd, flags))
     }
 
     /// The exec has failed, so this process continues the connections itself. The client that asked for the upgrade gets this error.
@@ -155,7 +173,9 @@ impl Handover {
         let document: Document<CarriedTalk, CarriedState> =
             ciborium::from_reader(input).map_err(|e| corrupt(&e.to_string()))?;
         let mut seen = HashSet::new();
-        for fd in document.clients.iter().map(|(fd, _)| *fd).chain([document.listener]) {
+        let handlers = document.handlers.iter().flat_map(CarriedHandler::descriptors);
+        let clients = document.clients.iter().map(|(fd, _)| *fd);
+        for fd in clients.chain([document.listener]).chain(handlers).chain(document.locals) {
             // SAFETY: The descriptor is only looked at.
             let open = fd >= 0 && fcntl_getfd(unsafe { BorrowedFd::borrow_raw(fd) }).is_ok();
             if !open || !seen.insert(fd) {
@@ -172,6 +192,8 @@ impl Handover {
                 .map(|(fd, talk)| CarriedClient { stream: own(fd).into(), talk })
                 .collect(),
             state: document.state,
+            handlers: document.handlers.into_iter().map(|handler| handler.into_suspended(own)).collect(),
+            locals: document.locals.map(own),
             outcome: Ok(()),
         };
         handover.close_at_exec(true).map_err(|e| failed(e.into()))?;
@@ -211,7 +233,13 @@ fn corrupt(why: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use bedplate_kerneldb::HandlerCounts;
+
     use super::*;
+
+    fn file() -> OwnedFd {
+        tempfile::tempfile().unwrap().into()
+    }
 
     fn handover() -> Handover {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -225,17 +253,46 @@ mod tests {
             databases: 4,
             ..CarriedState::default()
         };
-        Handover { listener, clients: vec![CarriedClient { stream, talk }], state, outcome: Ok(()) }
+        let handler = SuspendedHandler {
+            name: "count".into(),
+            events: vec![
+                ("tc:eth0/ingress".parse().unwrap(), Some(file())),
+                ("timer:5s".parse().unwrap(), None),
+            ],
+            counts: HandlerCounts { runs: 3, committed: 2, failed: 1, ..HandlerCounts::default() },
+            counts_map: file(),
+        };
+        Handover {
+            listener,
+            clients: vec![CarriedClient { stream, talk }],
+            state,
+            handlers: vec![handler],
+            locals: Some(file()),
+            outcome: Ok(()),
+        }
     }
 
     /// As an exec does: only the numbers stay.
     fn exec(handover: Handover) -> OwnedFd {
         let file = handover.save().unwrap();
-        for fd in [handover.listener.as_fd(), handover.clients[0].stream.as_fd(), file.as_fd()] {
-            assert_eq!(fcntl_getfd(fd).unwrap(), FdFlags::empty());
-        }
+        assert_eq!(fcntl_getfd(&file).unwrap(), FdFlags::empty());
+        all_have(&handover, FdFlags::empty());
         std::mem::forget(handover);
         file
+    }
+
+    fn all_have(handover: &Handover, flags: FdFlags) {
+        let handler = &handover.handlers[0];
+        let link = handler.events[0].1.as_ref().unwrap();
+        for fd in [
+            handover.listener.as_fd(),
+            handover.clients[0].stream.as_fd(),
+            link.as_fd(),
+            handler.counts_map.as_fd(),
+            handover.locals.as_ref().unwrap().as_fd(),
+        ] {
+            assert_eq!(fcntl_getfd(fd).unwrap(), flags);
+        }
     }
 
     #[test]
@@ -247,7 +304,12 @@ mod tests {
         let mut after = unsafe { Handover::load(file) }.unwrap();
         assert_eq!(after.listener.local_addr().unwrap(), address);
         assert_eq!(after.clients[0].stream.peer_addr().unwrap(), peer.unwrap());
-        assert_eq!(fcntl_getfd(&after.clients[0].stream).unwrap(), FdFlags::CLOEXEC);
+        all_have(&after, FdFlags::CLOEXEC);
+        let handler = &after.handlers[0];
+        let events: Vec<_> =
+            handler.events.iter().map(|(event, link)| (event.to_string(), link.is_some())).collect();
+        assert_eq!(events, [("tc:eth0/ingress".to_owned(), true), ("timer:5000ms".to_owned(), false)]);
+        assert_eq!((&*handler.name, handler.counts.runs, handler.counts.failed), ("count", 3, 1));
         assert_eq!((&after.clients[0].talk.output[..], after.clients[0].talk.skip), (&b"+OK\r\n"[..], 7));
         assert_eq!(after.state.databases, 4);
         let options =
@@ -256,7 +318,7 @@ mod tests {
         let file = after.save().unwrap();
         after.stays("no").unwrap();
         assert_eq!(after.outcome, Err("ERR no".into()));
-        assert_eq!(fcntl_getfd(&after.listener).unwrap(), FdFlags::CLOEXEC);
+        all_have(&after, FdFlags::CLOEXEC);
         drop((after, file));
     }
 
@@ -272,7 +334,13 @@ mod tests {
         let document = |listener, clients: &[RawFd]| {
             let mut bytes = head();
             let clients = clients.iter().map(|fd| (*fd, CarriedTalk::default())).collect();
-            let document = Document { listener, clients, state: CarriedState::default() };
+            let document = Document {
+                listener,
+                clients,
+                state: CarriedState::default(),
+                handlers: Vec::new(),
+                locals: None,
+            };
             ciborium::into_writer(&document, &mut bytes).unwrap();
             bytes
         };
