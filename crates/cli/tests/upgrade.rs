@@ -5,6 +5,7 @@
 mod footprint;
 mod running;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -100,6 +101,7 @@ fn a_server_goes_on_with_a_new_program() {
         &["--durability", "off", "--no-kernel-path"],
         &["--durability", "sync", "--partitions", "2"],
         &["--engine", "hash-map"],
+        &["--local-fast-path"],
     ] {
         let (installed, data) = (Installed::new(), tempfile::tempdir().unwrap());
         let server = installed.start(data.path(), options);
@@ -138,13 +140,10 @@ fn a_server_goes_on_with_a_new_program() {
             let kept: u64 = connection.get(format!("count{number}")).unwrap();
             assert!(counted > 1 && kept == counted, "{options:?}: {counted} {kept}");
         }
-        let new = kernel_objects_where(server.process(), |_| true);
-        let gone: Vec<&String> = old.difference(&new).collect();
+        // The socket of a local client has a program of the server that it has connected to.
+        drop(connection);
         let since = Instant::now();
-        while exist(&gone) {
-            assert!(since.elapsed() < Duration::from_secs(60), "{options:?}: of {gone:?} some are left");
-            thread::sleep(Duration::from_millis(20));
-        }
+        until_gone(&old, &server, options);
         // The server closes the connections of the newcomers a little later than they do.
         let mut after = Footprint::of(server.process(), 0);
         while after.descriptors > before.descriptors || after.threads > before.threads {
@@ -152,10 +151,167 @@ fn a_server_goes_on_with_a_new_program() {
             thread::sleep(Duration::from_millis(20));
             after = Footprint::of(server.process(), 0);
         }
-        drop(connection);
         let (code, said) = server.end(Signal::TERM);
         assert_eq!(code, Some(0), "{said}");
         assert!(!said.contains("ERROR"), "{said}");
+    }
+}
+
+/// Waits until the kernel has none of these objects any more, except for those that the server has.
+fn until_gone(old: &BTreeSet<String>, server: &Server, options: &[&str]) {
+    let since = Instant::now();
+    loop {
+        let new = kernel_objects_where(server.process(), |_| true);
+        let gone: Vec<&String> = old.difference(&new).collect();
+        if !exist(&gone) {
+            return;
+        }
+        assert!(since.elapsed() < Duration::from_secs(60), "{options:?}: of {gone:?} some are left");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+const HANDLERS: &str = r#"
+#include <bedplate/handler.h>
+KDB_LICENSE("Dual MIT/GPL");
+
+static __always_inline int count(struct kdb_proc *p)
+{
+	__s64 number = 0;
+
+	if (KDB_TRY(kdb_read_for_update(p)) == KDB_OK)
+		KDB_TRY(kdb_value_integer(p, &number));
+	return kdb_write_integer(p, number + 1);
+}
+
+KDB_TIMER_HANDLER(tick)
+{
+	KDB_TRY(kdb_key(p, "ticks"));
+	return count(p);
+}
+
+KDB_TRACEPOINT_HANDLER(executed, sched_process_exec)
+{
+	KDB_TRY(kdb_key(p, "programs"));
+	return count(p);
+}
+
+KDB_TC_HANDLER(packet, KDB_TC_PASS)
+{
+	KDB_TRY(kdb_key(p, "packets"));
+	return count(p);
+}
+"#;
+
+/// Handlers go on at the events that they were attached to, by an option or by a client, and so do their counts.
+#[test]
+fn handlers_stay_attached() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("events.c");
+    fs::write(&source, HANDLERS).unwrap();
+    let library = folder.path().join("events.bpf.o");
+    let build = ["kv", "build-procedure", source.to_str().unwrap(), "-o", library.to_str().unwrap()];
+    let built = command(&build).output().unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    for place in ["--in-memory", "--durability=off"] {
+        let (installed, data) = (Installed::new(), tempfile::tempdir().unwrap());
+        let options = [
+            place,
+            "--allow-procedure-loading",
+            "--procedure",
+            library.to_str().unwrap(),
+            "--attach",
+            "tick=timer:5ms",
+        ];
+        let server = installed.start(data.path(), &options);
+        let mut connection = server.connect();
+        for (handler, event) in [("executed", "tracepoint:sched_process_exec"), ("packet", "tc:lo/ingress")] {
+            let () = redis::cmd("PROC").arg("ATTACH").arg(handler).arg(event).query(&mut connection).unwrap();
+        }
+        let keys = ["ticks", "programs", "packets"];
+        let wait_for_events = |connection: &mut Connection| {
+            let read = |connection: &mut Connection| -> Vec<u64> {
+                keys.iter().map(|key| connection.get::<_, Option<u64>>(key).unwrap().unwrap_or(0)).collect()
+            };
+            let (before, since) = (read(connection), Instant::now());
+            while read(connection).iter().zip(&before).any(|(now, before)| now <= before) {
+                assert!(since.elapsed() < Duration::from_secs(30), "{before:?}");
+                assert!(Command::new("true").status().unwrap().success());
+            }
+        };
+        wait_for_events(&mut connection);
+        let old = kernel_objects_where(server.process(), |info| !info.contains("link_type:"));
+        for _ in 0..2 {
+            installed.install();
+            let () = upgrade(&mut connection).unwrap();
+            wait_for_events(&mut connection);
+            let (_, versions): (String, u32) =
+                redis::cmd("CONFIG").arg("GET").arg("versions").query(&mut connection).unwrap();
+            let other = (versions % 8 + 1).to_string();
+            let () =
+                redis::cmd("CONFIG").arg("SET").arg("versions").arg(other).query(&mut connection).unwrap();
+            wait_for_events(&mut connection);
+        }
+        // Every committed event of a packet is in the database, and the counts are those since the library was loaded first.
+        let detach = |connection: &mut Connection, handler: &str, event: &str| {
+            let () = redis::cmd("PROC").arg("DETACH").arg(handler).arg(event).query(connection).unwrap();
+        };
+        detach(&mut connection, "packet", "tc:lo/ingress");
+        detach(&mut connection, "tick", "timer:5ms");
+        let list: Vec<BTreeMap<String, redis::Value>> =
+            redis::cmd("PROC").arg("LIST").query(&mut connection).unwrap();
+        for (handler, key) in [("packet", "packets"), ("tick", "ticks")] {
+            let name = redis::Value::BulkString(handler.into());
+            let listed = list.iter().find(|listed| listed["name"] == name).unwrap();
+            let kept: i64 = connection.get(key).unwrap();
+            assert_eq!(listed["committed"], redis::Value::Int(kept), "{listed:?}");
+        }
+        drop(connection);
+        until_gone(&old, &server, &options);
+        let (code, said) = server.end(Signal::TERM);
+        assert_eq!(code, Some(0), "{said}");
+        assert!(!said.contains("ERROR"), "{said}");
+    }
+}
+
+/// The file of options can name another storage engine: clients and data stay. An option that clients have changed, and that the engine
+/// cannot have, is lost, and the log says so.
+#[test]
+fn the_storage_engine_changes() {
+    for place in ["in-memory", "durability sync"] {
+        let (installed, data) = (Installed::new(), tempfile::tempdir().unwrap());
+        let file = installed.folder.path().join("options");
+        let options = ["--config", file.to_str().unwrap()];
+        let write = |engine: &str| fs::write(&file, format!("engine {engine}\n{place}\n")).unwrap();
+        write("arena");
+        let server = installed.start(data.path(), &options);
+        let mut connection = server.connect();
+        let () = redis::cmd("CONFIG").arg("SET").arg("versions").arg(16).query(&mut connection).unwrap();
+        let () = redis::pipe().set("a", 1).set("b", "x".repeat(60_000)).query(&mut connection).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let clients = count_with_clients(&server, &stop);
+        for (engine, versions) in [("hash-map", "4"), ("arena", "4"), ("hash-map", "4")] {
+            thread::sleep(Duration::from_millis(200));
+            write(engine);
+            let () = upgrade(&mut connection).unwrap();
+            let (_, now): (String, String) =
+                redis::cmd("CONFIG").arg("GET").arg("versions").query(&mut connection).unwrap();
+            assert_eq!(now, versions);
+            let info: String = redis::cmd("INFO").arg("bedplate").query(&mut connection).unwrap();
+            assert!(info.contains(&format!("storage_engine:{engine}\r\n")), "{info}");
+            let (a, b): (u64, String) = redis::pipe().get("a").get("b").query(&mut connection).unwrap();
+            assert_eq!((a, b.len()), (1, 60_000));
+        }
+        stop.store(true, Ordering::Relaxed);
+        for (number, client) in clients.into_iter().enumerate() {
+            let counted = client.join().unwrap();
+            let kept: u64 = connection.get(format!("count{number}")).unwrap();
+            assert!(counted > 1 && kept == counted, "{place}: {counted} {kept}");
+        }
+        drop(connection);
+        let (code, said) = server.end(Signal::TERM);
+        assert_eq!(code, Some(0), "{said}");
+        assert!(said.contains("options of the database that clients have changed are lost"), "{said}");
     }
 }
 

@@ -9,7 +9,7 @@ use super::request::Core;
 use super::services::{Keyspace, Services};
 use super::{REDIS_VERSION, format_bytes};
 use crate::resp::Args;
-use bedplate_kerneldb::Durability;
+use bedplate_kerneldb::{Durability, EngineKind};
 
 const SECTIONS: [&str; 11] = [
     "server",
@@ -153,6 +153,11 @@ fn write_section<S: Operators, V: Services>(
                 Durability::Async => "async",
                 Durability::Sync => "sync",
             };
+            let engine = match services.storage_engine() {
+                EngineKind::Arena => "arena",
+                EngineKind::HashMap => "hash-map",
+            };
+            text.line("storage_engine", engine);
             text.line("durability", durability);
             let timeouts = &settings.startup().timeouts;
             text.line("transaction_timeout_ms", timeouts.transaction_ms.load(Relaxed));

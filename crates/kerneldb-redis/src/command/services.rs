@@ -8,7 +8,9 @@ use super::calls::Calls;
 use super::clients::Clients;
 use super::settings::{DatabaseOptions, Settings, Startup};
 use super::shutdown::Shutdown;
-use bedplate_kerneldb::{HandlerInfo, HandlerTarget, HeapStats, ProcedureInfo, Result, SnapshotItem};
+use bedplate_kerneldb::{
+    EngineKind, HandlerInfo, HandlerTarget, HeapStats, ProcedureInfo, Result, SnapshotItem,
+};
 
 /// State that all connections of a server share. `Send + Sync`.
 #[derive(Debug)]
@@ -291,6 +293,11 @@ pub trait Services {
 
     /// Memory of the database.
     fn memory(&self) -> Memory;
+
+    /// The storage engine of the database.
+    fn storage_engine(&self) -> EngineKind {
+        EngineKind::default()
+    }
 
     /// Engine statistics for BEDPLATE STATS and INFO: names and values.
     fn statistics(&self) -> Vec<(&'static str, u64)>;

@@ -17,7 +17,8 @@ use super::stats::{Counters, ServerStats};
 use super::{ServerConfig, UpgradeCheck, verify};
 use crate::command::{AdminTask, AdminTaskTicket, KernelActivity, Keyspace, Memory, ServerState, Services};
 use bedplate_kerneldb::{
-    Database, Durability, Error, HandlerInfo, ProcedureInfo, Result, SnapshotItem, Store, read_library,
+    Database, Durability, EngineKind, Error, HandlerInfo, ProcedureInfo, Result, SnapshotItem, Store,
+    read_library,
 };
 
 /// The database behind a server, with or without a store that makes it durable. `Send + Sync`.
@@ -313,6 +314,10 @@ impl Services for Backend {
         let stats = self.database().stats();
         let heap = self.database().heap_stats();
         Memory { used: stats.memory_used.saturating_sub(heap.free_bytes), limit: stats.memory_limit, heap }
+    }
+
+    fn storage_engine(&self) -> EngineKind {
+        self.database().config().engine
     }
 
     fn statistics(&self) -> Vec<(&'static str, u64)> {
