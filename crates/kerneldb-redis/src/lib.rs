@@ -10,4 +10,5 @@ pub mod command;
 pub mod fuzzing;
 pub mod limits;
 pub mod resp;
+mod script;
 pub mod server;

@@ -35,6 +35,28 @@ pub const LINE_BYTES_MAX: usize = 64 << 10;
 /// BEDPLATE CHECKPOINT, BEDPLATE VERIFY or SHUTDOWN SAVE gets an error.
 pub const ADMIN_TASKS_WAITING: usize = 64;
 
+/// Scripts that are kept for EVALSHA. One more, and the oldest is forgotten: its clients get NOSCRIPT.
+pub const SCRIPTS_MAX: usize = 4096;
+
+/// Bytes of the texts of these scripts. With more, the oldest is forgotten.
+pub const SCRIPT_CACHE_BYTES_MAX: usize = 32 << 20;
+
+/// Memory of the interpreter of scripts in bytes. A script that needs more gets an error and is rolled back.
+pub const SCRIPT_MEMORY_BYTES_MAX: usize = 64 << 20;
+
+/// Bytes of a script's reply; a longer one is an error.
+pub const SCRIPT_REPLY_BYTES_MAX: usize = 16 << 20;
+
+/// Tables inside of one another in a script's reply; more are an error.
+pub const SCRIPT_REPLY_DEPTH_MAX: u32 = 128;
+
+/// Default of `busy-reply-threshold`: the longest time of a script. One that runs for longer gets an error and is rolled back.
+pub const SCRIPT_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Longest time for which a script that has written much waits for room in the log ring in the middle of its transaction. Then it starts
+/// again.
+pub(crate) const SCRIPT_LOG_WAIT: Duration = Duration::from_millis(500);
+
 const _: () = assert!(KEPT_BULK_BYTES_MAX > bedplate_kerneldb::VALUE_MAX);
 
 // The following bound the buffers of the eBPF programs. Each pool is shared by all connections. A packet for which no

@@ -102,6 +102,8 @@ fn write_section<S: Operators, V: Services>(
                 "mem_fragmentation_bytes",
                 memory.heap.slab_bytes.saturating_sub(memory.heap.allocated_bytes),
             );
+            text.line("number_of_cached_scripts", server.scripts.len());
+            text.line("used_memory_scripts", server.scripts.bytes());
             text.line("bedplate_free_slabs", memory.heap.free_slabs());
             text.line("bedplate_evacuated_bytes", memory.heap.evacuated_bytes);
         }

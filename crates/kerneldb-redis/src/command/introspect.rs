@@ -6,7 +6,7 @@ use super::operators::Operators;
 use super::services::Services;
 use super::spec::{self, Spec, flags};
 use super::table::COMMANDS;
-use crate::resp::{Args, Writer};
+use crate::resp::{Args, Writer, parse_i64};
 
 pub(super) fn run<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, spec: &Spec, args: Args<'_>) -> Run {
     let out = &mut ctx.out;
@@ -80,8 +80,9 @@ fn describe(out: &mut Writer<'_>, spec: &'static Spec, parent: Option<&'static S
     out.set(categories.len());
     categories.iter().for_each(|name| out.simple(&format!("@{name}")));
     out.array(0);
-    out.set((first > 0).into());
-    if first > 0 {
+    let has_keys = first > 0 || spec.has(flags::MOVABLE_KEYS);
+    out.set(has_keys.into());
+    if has_keys {
         key_spec(out, spec);
     }
     out.array(spec.subs.len());
@@ -90,9 +91,10 @@ fn describe(out: &mut Writer<'_>, spec: &'static Spec, parent: Option<&'static S
 
 fn key_spec(out: &mut Writer<'_>, spec: &Spec) {
     let (first, last, step) = spec.keys;
+    let counted = spec.has(flags::MOVABLE_KEYS);
     out.map(3);
     out.bulk(b"flags");
-    let kinds: &[&str] = if spec.has(flags::W) { &["RW", "access", "update"] } else { &["RO", "access"] };
+    let kinds: &[&str] = if spec.has(flags::RO) { &["RO", "access"] } else { &["RW", "access", "update"] };
     out.set(kinds.len());
     kinds.iter().for_each(|kind| out.simple(kind));
     out.bulk(b"begin_search");
@@ -102,10 +104,20 @@ fn key_spec(out: &mut Writer<'_>, spec: &Spec) {
     out.bulk(b"spec");
     out.map(1);
     out.bulk(b"index");
-    out.integer(first.into());
+    out.integer(if counted { 2 } else { first }.into());
     out.bulk(b"find_keys");
     out.map(2);
     out.bulk(b"type");
+    if counted {
+        out.bulk(b"keynum");
+        out.bulk(b"spec");
+        out.map(3);
+        for (field, value) in [("keynumidx", 0), ("firstkey", 1), ("keystep", 1)] {
+            out.bulk(field.as_bytes());
+            out.integer(value);
+        }
+        return;
+    }
     out.bulk(b"range");
     out.bulk(b"spec");
     out.map(3);
@@ -143,6 +155,13 @@ fn keys(out: &mut Writer<'_>, args: Args<'_>) -> Run {
         Err(_) if spec::find(args.get(2)).is_none() => return Err("ERR Invalid command specified".into()),
         Err(_) => return Err("ERR Invalid number of arguments specified for command".into()),
     };
+    if spec.has(spec::flags::MOVABLE_KEYS) {
+        let count = parse_i64(args.get(4)).and_then(|count| usize::try_from(count).ok());
+        let count = count.filter(|count| *count <= args.len() - 5).unwrap_or(0);
+        out.array(count);
+        args.from(5).take(count).for_each(|key| out.bulk(key));
+        return Ok(());
+    }
     if spec.keys.0 == 0 {
         return Err("ERR The command has no key arguments".into());
     }

@@ -31,6 +31,7 @@ mod multi;
 mod operators;
 mod procedure;
 mod request;
+mod scripting;
 mod services;
 mod session;
 mod settings;

@@ -13,7 +13,7 @@ use super::exec::{Ctx, Fail, Run, error_reply};
 use super::operators::Operators;
 use super::request::{Core, Step};
 use super::services::Services;
-use super::spec::{Cmd, Resolved, flags};
+use super::spec::{Cmd, Resolved};
 use crate::resp::{Args, OwnedArgs, Protocol};
 use bedplate_kerneldb::TX_KEYS_MAX;
 
@@ -118,7 +118,7 @@ impl Multi {
 
     /// Whether nothing in the queue writes.
     fn read_only(&self) -> bool {
-        self.queue.iter().all(|(resolved, _)| !resolved.spec.has(flags::W))
+        self.queue.iter().all(|(resolved, _)| !resolved.may_write())
     }
 }
 

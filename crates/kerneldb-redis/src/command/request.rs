@@ -13,7 +13,7 @@ use super::operators::Operators;
 use super::services::{AdminTaskTicket, Counters, ServerState, Services};
 use super::shutdown::ShutdownNumber;
 use super::spec::{self, Cmd, Resolved, flags};
-use super::{admin, client, config, info, introspect, keyspace, procedure, session, transaction};
+use super::{admin, client, config, info, introspect, keyspace, procedure, scripting, session, transaction};
 use crate::resp::{Args, Protocol};
 use bedplate_kerneldb::Durability;
 
@@ -161,7 +161,7 @@ impl Core {
     }
 
     /// Whether the request may be run or queued.
-    fn admit(&self, args: Args<'_>) -> Result<Resolved, Vec<u8>> {
+    pub fn admit(&self, args: Args<'_>) -> Result<Resolved, Vec<u8>> {
         let resolved = spec::resolve(args)?;
         if !self.authenticated && !resolved.spec.has(flags::NO_AUTH) {
             return Err(b"NOAUTH Authentication required.".to_vec());
@@ -202,7 +202,7 @@ impl Core {
         if matches!(resolved.cmd, Cmd::Client) {
             return None;
         }
-        let writes = resolved.spec.has(flags::W) || matches!(resolved.cmd, Cmd::Exec | Cmd::Commit);
+        let writes = resolved.may_write() || matches!(resolved.cmd, Cmd::Exec | Cmd::Commit);
         let ms = self.server.clients.paused_ms(now_ms, writes);
         (ms > 0).then(|| Duration::from_millis(ms.min(PAUSE_STEP_MS)))
     }
@@ -322,6 +322,8 @@ impl Core {
             }
             Proc => return procedure::manage(self, ctx, spec, args),
             Call => procedure::call(self, ctx, args)?,
+            Eval | EvalRo | Evalsha | EvalshaRo => scripting::evaluate(self, ctx, cmd, args)?,
+            Script => scripting::manage(self, ctx, spec, args)?,
             Dbsize | Keys | Scan | Randomkey | Flushall | Flushdb => return self.keyspace(ctx, cmd, args),
             Client => client::run(self, ctx, spec, args)?,
             Config => return config::run(self, ctx, spec, args),

@@ -8,6 +8,7 @@ use super::calls::Calls;
 use super::clients::Clients;
 use super::settings::{DatabaseOptions, Settings, Startup};
 use super::shutdown::Shutdown;
+use crate::script::Scripts;
 use bedplate_kerneldb::{
     EngineKind, HandlerInfo, HandlerTarget, HeapStats, ProcedureInfo, Result, SnapshotItem,
 };
@@ -23,6 +24,8 @@ pub struct ServerState {
     pub counters: Counters,
     /// The shutdown that is under way, if there is one.
     pub shutdown: Shutdown,
+    /// Lua scripts.
+    pub scripts: Scripts,
     /// Time at which the server started, in milliseconds since the Unix epoch.
     pub started_ms: u64,
     /// 40 hexadecimal digits that identify this run of the server.
@@ -39,6 +42,7 @@ impl ServerState {
             settings: Settings::new(startup),
             counters: Counters::default(),
             shutdown: Shutdown::default(),
+            scripts: Scripts::default(),
             started_ms: now.as_millis() as u64,
             run_id,
         })

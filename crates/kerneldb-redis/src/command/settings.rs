@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use crate::limits::SCRIPT_TIME_MAX;
 use bedplate_kerneldb::limits::{
     EXPIRE_EFFORT_MAX, LOG_RING_BYTES_DEFAULT, LOG_RING_BYTES_MAX, LOG_RING_BYTES_MIN, PARTITION_BYTES_MIN,
     VERSIONS_MAX,
@@ -89,6 +90,7 @@ pub struct Settings {
     max_clients: AtomicU64,
     timeout_s: AtomicU64,
     lock_timeout_ms: AtomicU64,
+    script_time_ms: AtomicU64,
     bulk_bytes: AtomicU64,
     input_bytes: AtomicU64,
     output_bytes: AtomicU64,
@@ -121,6 +123,9 @@ struct Parameter {
     get: fn(&Settings) -> String,
     change: Change,
 }
+
+/// Longest limit on the time of a script, in milliseconds: nobody is answered by the event loop meanwhile.
+const SCRIPT_TIME_MS_MAX: u64 = 60_000;
 
 /// Longest limit on transactions and snapshots in milliseconds; 0 means no limit.
 const TIMEOUT_MS_MAX: u64 = i32::MAX as u64;
@@ -230,6 +235,11 @@ static PARAMETERS: &[Parameter] = &[
         get: |s| s.input_limit().to_string(),
         change: Change::Now(|s, v| store_bytes(&s.input_bytes, v, 1 << 20)),
     },
+    Parameter {
+        name: "busy-reply-threshold",
+        get: |s| s.script_time_ms().to_string(),
+        change: Change::Now(|s, v| store(&s.script_time_ms, v, 1, SCRIPT_TIME_MS_MAX)),
+    },
     Parameter { name: "daemonize", get: |_| "no".into(), change: Change::Never },
     Parameter { name: "databases", get: |_| "1".into(), change: Change::Never },
     Parameter { name: "dir", get: |s| s.startup.dir.clone(), change: Change::AtStart },
@@ -321,6 +331,7 @@ impl Settings {
             max_clients: startup.max_clients.into(),
             timeout_s: startup.timeout_s.into(),
             lock_timeout_ms: 1000.into(),
+            script_time_ms: (SCRIPT_TIME_MAX.as_millis() as u64).into(),
             bulk_bytes: (512 << 20).into(),
             input_bytes: (64 << 20).into(),
             output_bytes: (1 << 20).into(),
@@ -396,6 +407,11 @@ impl Settings {
     /// Seconds after which an idle connection is closed; 0 = never.
     pub fn timeout_s(&self) -> u64 {
         self.timeout_s.load(Relaxed)
+    }
+
+    /// Longest time of a script.
+    pub fn script_time_ms(&self) -> u64 {
+        self.script_time_ms.load(Relaxed)
     }
 
     /// Time for which a command outside a transaction is retried while keys are locked.

@@ -21,6 +21,10 @@ pub(super) mod flags {
     pub const NO_MULTI: u32 = 1 << 10;
     pub const ALLOW_BUSY: u32 = 1 << 11;
     pub const SKIP_SLOWLOG: u32 = 1 << 12;
+    pub const SKIP_MONITOR: u32 = 1 << 13;
+    pub const NO_MANDATORY_KEYS: u32 = 1 << 14;
+    /// The keys follow their number, which is the second argument.
+    pub const MOVABLE_KEYS: u32 = 1 << 15;
 
     pub const NAMES: &[(u32, &str)] = &[
         (W, "write"),
@@ -30,11 +34,14 @@ pub(super) mod flags {
         (NOSCRIPT, "noscript"),
         (LOADING, "loading"),
         (STALE, "stale"),
+        (SKIP_MONITOR, "skip_monitor"),
         (SKIP_SLOWLOG, "skip_slowlog"),
         (FAST, "fast"),
         (NO_AUTH, "no_auth"),
         (NO_ASYNC, "no_async_loading"),
         (NO_MULTI, "no_multi"),
+        (NO_MANDATORY_KEYS, "no_mandatory_keys"),
+        (MOVABLE_KEYS, "movablekeys"),
         (ALLOW_BUSY, "allow_busy"),
     ];
 }
@@ -60,6 +67,10 @@ pub(super) enum Cmd {
     Del,
     Discard,
     Echo,
+    Eval,
+    EvalRo,
+    Evalsha,
+    EvalshaRo,
     Exec,
     Exists,
     Expire,
@@ -101,6 +112,7 @@ pub(super) enum Cmd {
     Rollback,
     Save,
     Scan,
+    Script,
     Select,
     Set,
     Setex,
@@ -203,6 +215,13 @@ pub(super) struct Resolved {
     pub spec: &'static Spec,
     /// The command's own entry, for its name in messages.
     pub parent: &'static Spec,
+}
+
+impl Resolved {
+    /// Whether it may write. Scripts have no flag that says so.
+    pub fn may_write(&self) -> bool {
+        self.spec.has(flags::W) || matches!(self.cmd, Cmd::Eval | Cmd::Evalsha)
+    }
 }
 
 /// Finds the command of a request by name.

@@ -27,6 +27,10 @@ pub(super) static COMMANDS: &[Spec] = &[
     c(Cmd::Del, "del", -2, W, (1, -1, 1), "keyspace write slow", "generic", "1.0.0", "Deletes keys; returns how many existed.", NONE),
     c(Cmd::Discard, "discard", 1, NOSCRIPT|LOADING|STALE|FAST|ALLOW_BUSY, (0, 0, 0), "fast transaction", "transactions", "2.0.0", "Forgets the queued transaction.", NONE),
     c(Cmd::Echo, "echo", 2, LOADING|STALE|FAST, (0, 0, 0), "fast connection", "connection", "1.0.0", "Returns its argument.", NONE),
+    c(Cmd::Eval, "eval", -3, NOSCRIPT|STALE|SKIP_MONITOR|NO_MANDATORY_KEYS|MOVABLE_KEYS, (0, 0, 0), "slow scripting", "scripting", "2.6.0", "Runs a Lua script as a transaction.", NONE),
+    c(Cmd::EvalRo, "eval_ro", -3, RO|NOSCRIPT|STALE|SKIP_MONITOR|NO_MANDATORY_KEYS|MOVABLE_KEYS, (0, 0, 0), "slow scripting", "scripting", "7.0.0", "Runs a Lua script that only reads, on a snapshot.", NONE),
+    c(Cmd::Evalsha, "evalsha", -3, NOSCRIPT|STALE|SKIP_MONITOR|NO_MANDATORY_KEYS|MOVABLE_KEYS, (0, 0, 0), "slow scripting", "scripting", "2.6.0", "Runs a Lua script that the server has kept.", NONE),
+    c(Cmd::EvalshaRo, "evalsha_ro", -3, RO|NOSCRIPT|STALE|SKIP_MONITOR|NO_MANDATORY_KEYS|MOVABLE_KEYS, (0, 0, 0), "slow scripting", "scripting", "7.0.0", "Runs a Lua script that the server has kept, and that only reads, on a snapshot.", NONE),
     c(Cmd::Exec, "exec", 1, NOSCRIPT|LOADING|STALE|SKIP_SLOWLOG, (0, 0, 0), "slow transaction", "transactions", "1.2.0", "Runs the queued transaction.", NONE),
     c(Cmd::Exists, "exists", -2, RO|FAST, (1, -1, 1), "keyspace read fast", "generic", "1.0.0", "Counts how many of the keys given exist.", NONE),
     c(Cmd::Expire, "expire", -3, W|FAST, (1, 1, 1), "keyspace write fast", "generic", "1.0.0", "Lets a key expire after so many seconds.", NONE),
@@ -68,6 +72,7 @@ pub(super) static COMMANDS: &[Spec] = &[
     c(Cmd::Rollback, "rollback", 1, FAST|NOSCRIPT, (0, 0, 0), "fast transaction", "transactions", "0.1.0", "Rolls the interactive transaction back.", NONE),
     c(Cmd::Save, "save", 1, ADMIN|NOSCRIPT|NO_ASYNC|NO_MULTI, (0, 0, 0), "admin slow dangerous", "server", "1.0.0", "Takes a checkpoint and waits for it.", NONE),
     c(Cmd::Scan, "scan", -2, RO, (0, 0, 0), "keyspace read slow", "generic", "2.8.0", "Returns keys in portions.", NONE),
+    c(Cmd::Script, "script", -2, 0, (0, 0, 0), "slow", "scripting", "2.6.0", "Groups commands about scripts.", SCRIPT),
     c(Cmd::Select, "select", 2, LOADING|STALE|FAST, (0, 0, 0), "fast connection", "connection", "1.0.0", "Chooses the database; there is only 0.", NONE),
     c(Cmd::Set, "set", -3, W|OOM, (1, 1, 1), "write string slow", "string", "1.0.0", "Writes a key, with options for expiry, condition and the old value.", NONE),
     c(Cmd::Setex, "setex", 4, W|OOM, (1, 1, 1), "write string slow", "string", "2.0.0", "Writes a key that expires after so many seconds.", NONE),
@@ -105,6 +110,15 @@ static PROC: &[Spec] = &[
     sub("load", 3, ADMIN|NOSCRIPT|NO_MULTI, (0, 0, 0), "admin slow dangerous scripting", "0.1.0"),
     sub("replace", 3, ADMIN|NOSCRIPT|NO_MULTI, (0, 0, 0), "admin slow dangerous scripting", "0.1.0"),
     sub("unload", 3, ADMIN|NOSCRIPT|NO_MULTI, (0, 0, 0), "admin slow dangerous scripting", "0.1.0"),
+];
+#[rustfmt::skip]
+static SCRIPT: &[Spec] = &[
+    sub("debug", 3, NOSCRIPT, (0, 0, 0), "slow scripting", "3.2.0"),
+    sub("exists", -3, NOSCRIPT, (0, 0, 0), "slow scripting", "2.6.0"),
+    sub("flush", -2, NOSCRIPT, (0, 0, 0), "slow scripting", "2.6.0"),
+    sub("help", 2, LOADING|STALE, (0, 0, 0), "slow scripting", "5.0.0"),
+    sub("kill", 2, NOSCRIPT|ALLOW_BUSY, (0, 0, 0), "slow scripting", "2.6.0"),
+    sub("load", 3, NOSCRIPT|STALE, (0, 0, 0), "slow scripting", "2.6.0"),
 ];
 #[rustfmt::skip]
 static CLIENT: &[Spec] = &[

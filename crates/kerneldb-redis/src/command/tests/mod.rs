@@ -7,6 +7,7 @@ mod fuzz;
 mod model;
 mod redis;
 mod replies;
+mod scripts;
 mod states;
 
 use std::sync::Arc;

@@ -92,6 +92,7 @@ impl EventLoop {
             pause_until_ms,
             pause_reads_too,
             libraries,
+            scripts: server.scripts.texts().into_iter().map(ByteBuf::from).collect(),
         };
         let locals = self.kernel.locals();
         Ok(Ok(Handover { listener, clients, state, handlers, locals, outcome: Ok(()) }))

@@ -82,6 +82,8 @@ pub(super) struct CarriedState {
     pub(super) pause_reads_too: bool,
     /// Libraries of procedures that are in no data directory, by name.
     pub(super) libraries: Vec<(String, ByteBuf)>,
+    /// Texts of the Lua scripts that are kept for EVALSHA, the oldest first.
+    pub(super) scripts: Vec<ByteBuf>,
 }
 
 /// The contents of a file after its first line, with owned or borrowed parts.
@@ -207,9 +209,14 @@ impl CarriedState {
         Settings::new(Startup { database: configured, ..Startup::default() }).change_again(self.changed())
     }
 
-    /// Sets the parameters that clients have changed. The database has its options already.
+    /// Sets the parameters that clients have changed, and keeps their scripts. The database has its options already.
     pub(super) fn set_again(&self, server: &ServerState) {
         server.settings.change_again(self.changed());
+        for script in &self.scripts {
+            if let Err(error) = server.scripts.put(script) {
+                tracing::warn!(error, "a script of the program before is not kept");
+            }
+        }
     }
 
     /// Loads libraries, unless others of these names are loaded.

@@ -1,0 +1,251 @@
+-- The environment of scripts. It gets the functions of the server, and returns a function that runs a script.
+--
+-- All scripts share the tables of this file, so they must not be able to change them: a script sees each through an empty table that
+-- reads from it and refuses writes. Globals of a run are in a table of its own.
+
+local native = ...
+
+local assert, error, getmetatable, ipairs, loadstring, next, pairs, pcall, rawequal, rawget, rawset, select, setfenv, setmetatable =
+	assert, error, getmetatable, ipairs, loadstring, next, pairs, pcall, rawequal, rawget, rawset, select, setfenv, setmetatable
+local tonumber, tostring, type, unpack, xpcall, collectgarbage = tonumber, tostring, type, unpack, xpcall, collectgarbage
+local getinfo, floor, concat, find = debug.getinfo, math.floor, table.concat, string.find
+local create, resume = coroutine.create, coroutine.resume
+
+local protected = setmetatable({}, { __mode = "k" })
+
+local READONLY = "Attempt to modify a readonly table"
+
+local function refuse()
+	error(READONLY, 2)
+end
+
+local function protect(t)
+	local shown = setmetatable({}, { __index = t, __newindex = refuse, __metatable = false })
+	protected[shown] = true
+	return shown
+end
+
+local function copy(t, without)
+	local copied = {}
+	for key, value in pairs(t) do
+		if not without[key] then
+			copied[key] = value
+		end
+	end
+	return copied
+end
+
+-- The globals of the run that is under way, and its commands.
+local environment, commands
+
+-- The values of a protected call, unless the script has to end: no script can catch that. An error that is a table with a text becomes the
+-- text, as in Redis.
+local function go_on(succeeded, first, ...)
+	native.check()
+	if succeeded then
+		return succeeded, first, ...
+	end
+	local failed = native.describe(first)
+	if type(failed) == "table" and failed.err then
+		failed = failed.err
+	end
+	return succeeded, failed
+end
+
+local globals = {
+	_VERSION = _VERSION, assert = assert, error = error, getmetatable = getmetatable, ipairs = ipairs, next = next, pairs = pairs,
+	rawequal = rawequal, rawget = rawget, select = select, tonumber = tonumber, tostring = tostring, type = type, unpack = unpack,
+}
+
+function globals.pcall(...)
+	return go_on(pcall(...))
+end
+
+function globals.xpcall(f, handler)
+	return go_on(xpcall(f, function(failed)
+		-- While an error of the clock is handled, there is no clock.
+		native.check()
+		return handler(native.describe(failed))
+	end))
+end
+
+function globals.rawset(t, key, value)
+	if protected[t] then
+		error(READONLY, 0)
+	end
+	return rawset(t, key, value)
+end
+
+function globals.setmetatable(t, metatable)
+	if protected[t] then
+		error(READONLY, 0)
+	end
+	return setmetatable(t, metatable)
+end
+
+-- Compiled code could do anything with memory, so only text is loaded.
+function globals.loadstring(text, name)
+	if type(text) == "string" and find(text, "^\27") then
+		return nil, "attempt to load a binary chunk"
+	end
+	local loaded, failure = loadstring(text, name)
+	return loaded and setfenv(loaded, environment), failure
+end
+
+function globals.load(part, name)
+	local parts = {}
+	local text = part()
+	while text and text ~= "" do
+		parts[#parts + 1] = text
+		text = part()
+	end
+	return globals.loadstring(concat(parts), name or "=(load)")
+end
+
+function globals.collectgarbage(option)
+	return option == "count" and collectgarbage("count") or 0
+end
+
+local strings = copy(string, { dump = true })
+globals.string = protect(strings)
+getmetatable("").__index = strings
+getmetatable("").__metatable = protect({})
+local tables = copy(table, {})
+-- These write without regard to metatables.
+for _, name in ipairs({ "insert", "remove", "sort" }) do
+	local write = table[name]
+	tables[name] = function(t, ...)
+		if protected[t] then
+			error(READONLY, 0)
+		end
+		return write(t, ...)
+	end
+end
+tables.setn = nil
+globals.table = protect(tables)
+globals.bit = protect(native.bit)
+globals.cjson = protect(native.cjson)
+
+local maths = copy(math, {})
+function maths.random(low, high)
+	local random = native.random() / 2147483647
+	if not low then
+		return random
+	end
+	if not high then
+		low, high = 1, low
+	end
+	assert(low <= high, "interval is empty")
+	return floor(random * (high - low + 1)) + low
+end
+maths.randomseed = native.seed
+globals.math = protect(maths)
+
+local routines = copy(coroutine, {})
+function routines.resume(...)
+	return go_on(resume(...))
+end
+function routines.wrap(f)
+	local routine = create(f)
+	local function result(done, ...)
+		native.check()
+		if not done then
+			error(native.describe((...)), 0)
+		end
+		return ...
+	end
+	return function(...)
+		return result(resume(routine, ...))
+	end
+end
+globals.coroutine = protect(routines)
+
+local redis = {
+	LOG_DEBUG = 0, LOG_VERBOSE = 1, LOG_NOTICE = 2, LOG_WARNING = 3,
+	REPL_NONE = 0, REPL_AOF = 1, REPL_SLAVE = 2, REPL_REPLICA = 2, REPL_ALL = 3,
+	REDIS_VERSION = native.version, REDIS_VERSION_NUM = native.version_number,
+}
+
+-- A table with an error. One with a dash before it has a code of its own: "-CODE text".
+local function failure(text)
+	text = text:gsub("^%-", "")
+	if not find(text, " ", 1, true) then
+		text = "ERR " .. text
+	end
+	return { err = text }
+end
+
+local function one_text(field, make)
+	return function(...)
+		local text = ...
+		if select("#", ...) ~= 1 or type(text) ~= "string" then
+			return failure("ERR wrong number or type of arguments")
+		end
+		return make(text)
+	end
+end
+
+redis.error_reply = one_text("err", failure)
+redis.status_reply = one_text("ok", function(text)
+	return { ok = text }
+end)
+
+redis.log = native.log
+redis.sha1hex = native.sha1hex
+
+function redis.setresp(version)
+	if version ~= 2 then
+		error("scripts get replies in RESP2", 0)
+	end
+end
+
+-- There are no replicas.
+function redis.set_repl() end
+function redis.replicate_commands()
+	return true
+end
+
+local visible = {
+	__index = function(_, name)
+		local value = globals[name]
+		if name == "redis" then
+			value = commands
+		end
+		if value == nil then
+			error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)
+		end
+		return value
+	end,
+	__newindex = refuse,
+	__metatable = false,
+}
+
+-- Adds where an error has happened. Functions of this file are not the place.
+local function locate(failed)
+	local level = 2
+	local place = getinfo(level, "Sl")
+	while place and (place.what == "C" or place.what == "tail" or place.source == "=prelude") do
+		level = level + 1
+		place = getinfo(level, "Sl")
+	end
+	failed = native.describe(failed, place and place.short_src .. ":" .. place.currentline .. ": " or "")
+	if type(failed) ~= "table" then
+		failed = { err = "ERR " .. tostring(failed) }
+	end
+	if place then
+		failed.source, failed.line = place.source, place.currentline
+	end
+	return failed
+end
+
+return function(script, keys, arguments, call, protected_call)
+	commands = setmetatable(
+		{ call = call, pcall = protected_call },
+		{ __index = redis, __newindex = refuse, __metatable = false }
+	)
+	environment = setmetatable({ KEYS = keys, ARGV = arguments }, visible)
+	protected[environment], protected[commands] = true, true
+	rawset(environment, "_G", environment)
+	setfenv(script, environment)
+	return xpcall(script, locate)
+end

@@ -1,0 +1,135 @@
+//! Values of Lua as replies, and replies as values of Lua, with the rules of Redis.
+
+use mlua::{Error, Lua, Result, Table, Value};
+
+use crate::limits::{SCRIPT_REPLY_BYTES_MAX, SCRIPT_REPLY_DEPTH_MAX};
+use crate::resp::Writer;
+
+/// A number as C's `%.*g` prints it.
+pub(super) fn number_text(number: f64, digits: i32) -> String {
+    if number.fract() == 0.0 && number.abs() < 1e14 {
+        return format!("{}", number as i64);
+    }
+    let mut text = [0u8; 64];
+    // SAFETY: the buffer has the size that is given, and the arguments are those of the format. The text is shorter: at most 17 digits, a
+    // sign, a point, and an exponent.
+    let length =
+        unsafe { libc::snprintf(text.as_mut_ptr().cast(), text.len(), c"%.*g".as_ptr(), digits, number) };
+    String::from_utf8_lossy(&text[..usize::try_from(length).unwrap_or(0).min(text.len() - 1)]).into_owned()
+}
+
+/// Reads a reply in RESP2 as a value. The rest of the bytes follows it.
+pub(super) fn read<'a>(lua: &Lua, reply: &'a [u8]) -> Result<(Value, &'a [u8])> {
+    let malformed = || Error::runtime("a reply of the server is malformed");
+    let end = reply.windows(2).position(|end| end == b"\r\n").ok_or_else(malformed)?;
+    let (kind, line) = reply[..end].split_first().ok_or_else(malformed)?;
+    let mut rest = &reply[end + 2..];
+    let number =
+        || std::str::from_utf8(line).ok().and_then(|line| line.parse::<i64>().ok()).ok_or_else(malformed);
+    let field = |name: &str, text: &[u8]| -> Result<Value> {
+        let table = lua.create_table()?;
+        table.raw_set(name, lua.create_string(text)?)?;
+        Ok(Value::Table(table))
+    };
+    let value = match kind {
+        b'+' => field("ok", line)?,
+        b'-' => field("err", line)?,
+        b':' => Value::Number(number()? as f64),
+        b'$' => match usize::try_from(number()?) {
+            Err(_) => Value::Boolean(false),
+            Ok(length) => {
+                let text = rest.get(..length).ok_or_else(malformed)?;
+                rest = rest.get(length + 2..).ok_or_else(malformed)?;
+                Value::String(lua.create_string(text)?)
+            }
+        },
+        b'*' => match usize::try_from(number()?) {
+            Err(_) => Value::Boolean(false),
+            Ok(length) => {
+                let table = lua.create_table()?;
+                for i in 1..=length {
+                    let (element, after) = read(lua, rest)?;
+                    table.raw_set(i, element)?;
+                    rest = after;
+                }
+                Value::Table(table)
+            }
+        },
+        _ => return Err(malformed()),
+    };
+    Ok((value, rest))
+}
+
+/// Writes a value as a reply. The error is for the client: the value is too deep or too large.
+pub(super) fn write(value: &Value, out: &mut Writer<'_>) -> Result<()> {
+    let limit = out.len() + SCRIPT_REPLY_BYTES_MAX;
+    write_within(value, out, limit, 0)
+}
+
+fn write_within(value: &Value, out: &mut Writer<'_>, limit: usize, depth: u32) -> Result<()> {
+    if depth > SCRIPT_REPLY_DEPTH_MAX {
+        return Err(Error::runtime("ERR reached lua stack limit"));
+    }
+    if out.len() > limit {
+        let text = format!("ERR a script's reply has at most {SCRIPT_REPLY_BYTES_MAX} bytes");
+        return Err(Error::runtime(text));
+    }
+    match value {
+        Value::Boolean(true) => out.integer(1),
+        Value::Integer(number) => out.integer(*number),
+        Value::Number(number) => out.integer(*number as i64),
+        Value::String(text) => out.bulk(&text.as_bytes()),
+        Value::Table(table) => return write_table(table, out, limit, depth),
+        _ => out.null(),
+    }
+    Ok(())
+}
+
+fn write_table(table: &Table, out: &mut Writer<'_>, limit: usize, depth: u32) -> Result<()> {
+    if let Value::String(error) = table.raw_get("err")? {
+        out.error(&error.as_bytes());
+        return Ok(());
+    }
+    if let Value::String(status) = table.raw_get("ok")? {
+        let status = String::from_utf8_lossy(&status.as_bytes()).replace(['\r', '\n'], " ");
+        out.simple(&status);
+        return Ok(());
+    }
+    match table.raw_get("double")? {
+        Value::Number(number) => {
+            out.double(number);
+            return Ok(());
+        }
+        Value::Integer(number) => {
+            out.double(number as f64);
+            return Ok(());
+        }
+        _ => {}
+    }
+    if let Value::Table(pairs) = table.raw_get("map")? {
+        let pairs = pairs.pairs::<Value, Value>().collect::<Result<Vec<_>>>()?;
+        out.map(pairs.len());
+        for (key, value) in &pairs {
+            write_within(key, out, limit, depth + 1)?;
+            write_within(value, out, limit, depth + 1)?;
+        }
+        return Ok(());
+    }
+    if let Value::Table(elements) = table.raw_get("set")? {
+        let elements = elements.pairs::<Value, Value>().collect::<Result<Vec<_>>>()?;
+        out.set(elements.len());
+        for (element, _) in &elements {
+            write_within(element, out, limit, depth + 1)?;
+        }
+        return Ok(());
+    }
+    let mut length = 0;
+    while !matches!(table.raw_get::<Value>(length + 1)?, Value::Nil) {
+        length += 1;
+    }
+    out.array(length);
+    for i in 1..=length {
+        write_within(&table.raw_get(i)?, out, limit, depth + 1)?;
+    }
+    Ok(())
+}
