@@ -249,6 +249,11 @@ static PARAMETERS: &[Parameter] = &[
         change: Change::Now(|s, v| store(&s.lock_timeout_ms, v, 0, 60_000)),
     },
     Parameter {
+        name: "lua-time-limit",
+        get: |s| s.script_time_ms().to_string(),
+        change: Change::Now(|s, v| store(&s.script_time_ms, v, 1, SCRIPT_TIME_MS_MAX)),
+    },
+    Parameter {
         name: "maxclients",
         get: |s| s.max_clients().to_string(),
         change: Change::Now(|s, v| store(&s.max_clients, v, 1, s.startup.max_clients)),

@@ -12,7 +12,7 @@ use crate::limits::{SCRIPT_CACHE_BYTES_MAX, SCRIPTS_MAX};
 #[derive(Debug)]
 pub(crate) struct Script {
     sha: String,
-    text: Vec<u8>,
+    text: Arc<[u8]>,
     /// It has the flag `no-writes`.
     read_only: bool,
 }
@@ -28,7 +28,7 @@ const FLAGS: [&str; 5] = ["no-writes", "allow-oom", "allow-stale", "no-cluster",
 impl Script {
     /// The error is the client's reply.
     pub fn new(text: &[u8]) -> Result<Script, String> {
-        Ok(Script { sha: sha1_hex(text), text: text.to_vec(), read_only: read_only(text)? })
+        Ok(Script { sha: sha1_hex(text), text: text.into(), read_only: read_only(text)? })
     }
 
     pub fn sha(&self) -> &str {
@@ -39,7 +39,7 @@ impl Script {
     pub fn code(&self) -> Vec<u8> {
         match self.text.starts_with(b"#!") {
             true => [b"--", &self.text[..]].concat(),
-            false => self.text.clone(),
+            false => self.text.to_vec(),
         }
     }
 
@@ -77,6 +77,8 @@ fn read_only(text: &[u8]) -> Result<bool, String> {
 #[derive(Default)]
 pub(super) struct Cache {
     by_sha: HashMap<String, Arc<Script>>,
+    /// EVAL comes with the text, whose SHA-1 would take longer than a lookup.
+    by_text: HashMap<Arc<[u8]>, Arc<Script>>,
     /// The oldest first.
     order: VecDeque<Arc<Script>>,
     bytes: usize,
@@ -87,16 +89,22 @@ impl Cache {
         self.by_sha.get(sha).cloned()
     }
 
+    pub fn with_text(&self, text: &[u8]) -> Option<Arc<Script>> {
+        self.by_text.get(text).cloned()
+    }
+
     pub fn put(&mut self, script: &Arc<Script>) {
         if self.by_sha.insert(script.sha.clone(), script.clone()).is_some() {
             return;
         }
+        self.by_text.insert(script.text.clone(), script.clone());
         self.bytes += script.text.len();
         self.order.push_back(script.clone());
         while self.order.len() > SCRIPTS_MAX || self.bytes > SCRIPT_CACHE_BYTES_MAX {
             let Some(oldest) = self.order.pop_front() else { return };
             self.bytes -= oldest.text.len();
             self.by_sha.remove(&oldest.sha);
+            self.by_text.remove(&oldest.text);
         }
     }
 
@@ -109,7 +117,7 @@ impl Cache {
     }
 
     pub fn texts(&self) -> Vec<Vec<u8>> {
-        self.order.iter().map(|script| script.text.clone()).collect()
+        self.order.iter().map(|script| script.text.to_vec()).collect()
     }
 }
 

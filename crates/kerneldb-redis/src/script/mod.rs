@@ -51,11 +51,10 @@ impl Scripts {
 
     /// The script with this text. It is kept for EVALSHA if the interpreter can compile it. The error is the client's reply.
     pub(crate) fn put(&self, text: &[u8]) -> Result<Arc<Script>, String> {
-        let script = Script::new(text)?;
-        if let Some(known) = self.cache().get(script.sha()) {
+        if let Some(known) = self.cache().with_text(text) {
             return Ok(known);
         }
-        let script = Arc::new(script);
+        let script = Arc::new(Script::new(text)?);
         self.with_interpreter(|interpreter| interpreter.compile(&script).map(drop))??;
         self.cache().put(&script);
         Ok(script)

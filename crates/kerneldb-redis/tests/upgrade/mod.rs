@@ -1,5 +1,7 @@
 //! A server that is upgraded to itself whenever a client asks for it. Only descriptors and files pass from one to the next, as with an exec.
 
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
