@@ -239,6 +239,10 @@ fn handlers_stay_attached() {
                 assert!(Command::new("true").status().unwrap().success());
             }
         };
+        // Another interval than the option's, which the next program cannot attach beside it.
+        for (command, event) in [("DETACH", "timer:5ms"), ("ATTACH", "timer:6ms")] {
+            let () = redis::cmd("PROC").arg(command).arg("tick").arg(event).query(&mut connection).unwrap();
+        }
         wait_for_events(&mut connection);
         let old = kernel_objects_where(server.process(), |info| !info.contains("link_type:"));
         for _ in 0..2 {
@@ -257,7 +261,7 @@ fn handlers_stay_attached() {
             let () = redis::cmd("PROC").arg("DETACH").arg(handler).arg(event).query(connection).unwrap();
         };
         detach(&mut connection, "packet", "tc:lo/ingress");
-        detach(&mut connection, "tick", "timer:5ms");
+        detach(&mut connection, "tick", "timer:6ms");
         let list: Vec<BTreeMap<String, redis::Value>> =
             redis::cmd("PROC").arg("LIST").query(&mut connection).unwrap();
         for (handler, key) in [("packet", "packets"), ("tick", "ticks")] {
@@ -270,12 +274,11 @@ fn handlers_stay_attached() {
         until_gone(&old, &server, &options);
         let (code, said) = server.end(Signal::TERM);
         assert_eq!(code, Some(0), "{said}");
-        assert!(!said.contains("ERROR"), "{said}");
+        assert_eq!(said.matches("a handler has one timer").count(), 2, "{said}");
     }
 }
 
-/// The file of options can name another storage engine: clients and data stay. An option that clients have changed, and that the engine
-/// cannot have, is lost, and the log says so.
+/// The file of options can name another storage engine: clients and data stay. If it has fewer versions, the log says so.
 #[test]
 fn the_storage_engine_changes() {
     for place in ["in-memory", "durability sync"] {
@@ -290,7 +293,7 @@ fn the_storage_engine_changes() {
         let () = redis::pipe().set("a", 1).set("b", "x".repeat(60_000)).query(&mut connection).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let clients = count_with_clients(&server, &stop);
-        for (engine, versions) in [("hash-map", "4"), ("arena", "4"), ("hash-map", "4")] {
+        for (engine, versions) in [("hash-map", "8"), ("arena", "8"), ("hash-map", "8")] {
             thread::sleep(Duration::from_millis(200));
             write(engine);
             let () = upgrade(&mut connection).unwrap();
@@ -311,7 +314,7 @@ fn the_storage_engine_changes() {
         drop(connection);
         let (code, said) = server.end(Signal::TERM);
         assert_eq!(code, Some(0), "{said}");
-        assert!(said.contains("options of the database that clients have changed are lost"), "{said}");
+        assert!(said.contains("hash maps do not have as many versions"), "{said}");
     }
 }
 

@@ -47,15 +47,27 @@ pub const SCRIPT_MEMORY_BYTES_MAX: usize = 64 << 20;
 /// Bytes of a script's reply; a longer one is an error.
 pub const SCRIPT_REPLY_BYTES_MAX: usize = 16 << 20;
 
+/// Bytes of the arguments of a command that a script calls, and of a text in JSON that it makes; more are an error of the script.
+pub const SCRIPT_REQUEST_BYTES_MAX: usize = 16 << 20;
+
+/// Bytes of a text in JSON that a script reads; a longer one is an error of the script. Its values take up to some hundred times as much.
+pub const SCRIPT_JSON_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes of a pattern of Lua's functions for strings; a longer one is an error of the script.
+pub const SCRIPT_PATTERN_BYTES_MAX: usize = 1024;
+
 /// Tables inside of one another in a script's reply; more are an error.
 pub const SCRIPT_REPLY_DEPTH_MAX: u32 = 128;
 
 /// Default of `busy-reply-threshold`: the longest time of a script. One that runs for longer gets an error and is rolled back.
 pub const SCRIPT_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Longest time for which a script that has written much waits for room in the log ring in the middle of its transaction. Then it starts
-/// again.
-pub(crate) const SCRIPT_LOG_WAIT: Duration = Duration::from_millis(500);
+/// Longest time for which a script waits in the middle of its transaction, for room in the log ring or for memory. Then it starts again.
+/// No other client of the event loop is served meanwhile.
+pub(crate) const SCRIPT_LOG_WAIT: Duration = Duration::from_millis(20);
+
+/// Scripts that the interpreter has compiled at a time. One more, and it compiles all of them again when they are called.
+pub(crate) const SCRIPTS_COMPILED_MAX: usize = 512;
 
 const _: () = assert!(KEPT_BULK_BYTES_MAX > bedplate_kerneldb::VALUE_MAX);
 

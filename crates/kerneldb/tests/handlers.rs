@@ -268,7 +268,12 @@ impl Interfaces {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         // An interface's name has at most 15 characters.
         let name = format!("bh{}x{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
-        let interfaces = Interfaces(name.clone());
+        Interfaces::again(&name, address)
+    }
+
+    /// The pair of this name.
+    fn again(name: &str, address: &str) -> Interfaces {
+        let interfaces = Interfaces(name.to_owned());
         for words in [
             format!("link add {name} type veth peer name {name}p"),
             format!("addr add {address}/24 dev {name}"),
@@ -424,6 +429,7 @@ fn stand_ins_fail_events_while_there_is_no_database() {
     for config in configs() {
         let net = format!("198.18.{}", std::process::id() % 256);
         let interfaces = Interfaces::new(&format!("{net}.1"));
+        let name = interfaces.0.clone();
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         let events = [
             ("tc_count", target(&format!("tc:{}/egress", interfaces.0))),
@@ -472,6 +478,12 @@ fn stand_ins_fail_events_while_there_is_no_database() {
             let since = counts_since(before, &database, name);
             assert!(since.runs < before.runs, "{name} has counted {before:?} and then {since:?}");
         }
+        commit(&database);
+        // An interface that is removed is in nobody's way, and one of the same name that comes later has the handler.
+        drop(interfaces);
+        let suspended = database.suspend_handlers().unwrap();
+        let interfaces = Interfaces::again(&name, &format!("{net}.1"));
+        database.resume_handlers(suspended);
         commit(&database);
         // Events whose handlers are gone are nobody's any more.
         let suspended = database.suspend_handlers().unwrap();

@@ -234,6 +234,11 @@ impl Core {
                             error = Some(e);
                             break;
                         }
+                        // A script has waited for the log already, and nobody else was served.
+                        Fail::Store(e) if waits_for_log(&e) && resolved.is_script() => {
+                            error = Some(e);
+                            break;
+                        }
                         Fail::Store(e) => error = Some(e),
                     }
                 }

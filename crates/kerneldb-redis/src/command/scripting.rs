@@ -3,6 +3,7 @@
 //! A script is one serializable transaction, or a part of the open one. If it meets a lock, it is rolled back and runs again from its
 //! beginning, as other commands do. What it has written before an error of its own stays, as in Redis.
 
+use std::cell::Cell;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,10 @@ pub(super) fn evaluate<S: Operators, V: Services>(
     cmd: Cmd,
     args: Args<'_>,
 ) -> Run {
+    if ctx.unfinished.owns_transaction() && !core.in_exec {
+        // The script has ended, and only the commit is missing.
+        return ctx.transaction(false, |_| Err(Fail::Store(Error::State))).map_err(reported);
+    }
     let keys = integer(args.get(2))?;
     if keys > (args.len() - 3) as i64 {
         return Err("ERR Number of keys can't be greater than number of args".into());
@@ -48,20 +53,30 @@ pub(super) fn evaluate<S: Operators, V: Services>(
         return Err(Fail::Store(ctx.store.failure()));
     }
     let ran = server.scripts.with_interpreter(|interpreter| {
-        let run = Execution { script: &script, inputs: &inputs, read_only, is_own };
+        let waited = Cell::new(Duration::ZERO);
+        let run = Execution { script: &script, inputs: &inputs, read_only, is_own, waited };
         match is_own {
             true => ctx.transaction(read_only, |ctx| run.execute(core, ctx, interpreter)),
             false => run.execute(core, ctx, interpreter),
         }
     });
     ran.map_err(Fail::from)?.map_err(|fail| match fail {
-        // A transient error is tried again. A queue is rolled back after an error with effects, and goes on after others.
-        Fail::Store(error) if error.is_transient() || core.in_exec && ctx.store.is_failed() => {
+        // A queue is rolled back after an error with effects, and goes on after others.
+        Fail::Store(error)
+            if core.in_exec && (ctx.store.is_failed() || matches!(error, Error::Refused(_))) =>
+        {
             Fail::Store(error)
         }
-        Fail::Store(error) => Fail::Reply(error_reply(&error)),
-        reply => reply,
+        fail => reported(fail),
     })
+}
+
+/// A transient error is tried again; others are the client's.
+fn reported(fail: Fail) -> Fail {
+    match fail {
+        Fail::Store(error) if !error.is_transient() => Fail::Reply(error_reply(&error)),
+        fail => fail,
+    }
 }
 
 /// A script that is to run in the open transaction.
@@ -71,6 +86,8 @@ struct Execution<'a> {
     read_only: bool,
     /// The transaction is the script's own.
     is_own: bool,
+    /// The time for which it has waited in the middle of the transaction.
+    waited: Cell<Duration>,
 }
 
 impl Execution<'_> {
@@ -104,13 +121,35 @@ impl Execution<'_> {
                 core.error(ctx, &message);
                 Ok(())
             }
-            Ended::Exceeded(message) => Err(Fail::Reply(message)),
+            Ended::Exceeded(message) if self.is_own => Err(Fail::Reply(message)),
+            Ended::Exceeded(message) => {
+                self.undo(core, ctx, Error::Refused(String::from_utf8_lossy(&message).into()))
+            }
             Ended::Stopped => {
-                // The next attempt runs the script from its beginning, so the transaction must not stay open.
-                if self.is_own {
-                    ctx.store.rollback()?;
+                let error = failure.unwrap_or(Error::State);
+                match ctx.stays_open(&error) {
+                    // The next attempt runs the script from its beginning, so the transaction must not stay open.
+                    true => self.undo(core, ctx, error),
+                    false => Err(Fail::Store(error)),
                 }
-                Err(Fail::Store(failure.unwrap_or(Error::State)))
+            }
+        }
+    }
+
+    /// Rolls back what the script has done, with everything else in its transaction. A queue of EXEC starts again after a transient error.
+    fn undo<S: Operators, V: Services>(&self, core: &Core, ctx: &mut Ctx<'_, S, V>, error: Error) -> Run {
+        ctx.unfinished.finish_command();
+        match (self.is_own, core.in_exec) {
+            (true, _) => {
+                ctx.store.rollback()?;
+                Err(Fail::Store(error))
+            }
+            (false, true) if error.is_transient() => Err(Fail::Store(Error::Conflict)),
+            (false, true) => Err(Fail::Store(error)),
+            (false, false) => {
+                ctx.store.rollback()?;
+                let reason = String::from_utf8_lossy(&error_reply(&error)).into_owned();
+                Err(format!("TXFAILED the transaction was rolled back: {reason}").into())
             }
         }
     }
@@ -139,7 +178,7 @@ impl Execution<'_> {
         if let Err(message) = core.admit(args) {
             return failed(&message);
         }
-        let (mark, protocol, since) = (ctx.out.len(), ctx.out.protocol(), Instant::now());
+        let (mark, protocol, mut since) = (ctx.out.len(), ctx.out.protocol(), Instant::now());
         let done = loop {
             ctx.out.set_protocol(Protocol::Resp2);
             let done = core.run(ctx, resolved, args);
@@ -149,11 +188,12 @@ impl Execution<'_> {
                 Ok(Step::Done) => break Ok((false, reply)),
                 Ok(_) => break failed(b"ERR This Redis command is not allowed from script"),
                 Err(Fail::Reply(message)) => break failed(&message),
-                // The records of all that the script has written may never fit into the ring. They do once the log's writer has taken a part.
-                Err(Fail::Store(error @ Error::WalFull))
-                    if ctx.stays_open(&error) && since.elapsed() < SCRIPT_LOG_WAIT =>
-                {
+                // For instance, the records of all that the script has written may never fit into the ring. They do once the log's writer
+                // has taken a part.
+                Err(Fail::Store(error)) if ctx.stays_open(&error) && self.waited.get() < SCRIPT_LOG_WAIT => {
                     thread::sleep(LOOK);
+                    self.waited.set(self.waited.get() + since.elapsed());
+                    since = Instant::now();
                 }
                 Err(Fail::Store(error)) => break Err(error),
             }

@@ -363,6 +363,12 @@ impl Settings {
         changed.map(|(now, _)| bytes(now)).collect()
     }
 
+    /// Whether a change of the parameter rebuilds the database.
+    pub fn is_database_option(name: &str) -> bool {
+        let parameter = PARAMETERS.iter().find(|parameter| parameter.name == name);
+        parameter.is_some_and(|parameter| matches!(parameter.change, Change::Rebuild(_)))
+    }
+
     /// Changes parameters as CONFIG SET does, one after the other. Values that are not possible any more are left out, with a line in the
     /// log. Returns options of the database that differ, for [`Settings::set_database_options`].
     pub fn change_again<'a>(&self, changed: impl Iterator<Item = (&'a str, &'a [u8])>) -> DatabaseOptions {

@@ -222,6 +222,11 @@ impl Resolved {
     pub fn may_write(&self) -> bool {
         self.spec.has(flags::W) || matches!(self.cmd, Cmd::Eval | Cmd::Evalsha)
     }
+
+    /// Whether it runs a script.
+    pub fn is_script(&self) -> bool {
+        matches!(self.cmd, Cmd::Eval | Cmd::EvalRo | Cmd::Evalsha | Cmd::EvalshaRo)
+    }
 }
 
 /// Finds the command of a request by name.

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -15,14 +16,29 @@ use super::cache::{Script, sha1_hex};
 use super::random::Random;
 use super::{bits, json, values};
 use crate::command::REDIS_VERSION;
-use crate::limits::{SCRIPT_MEMORY_BYTES_MAX, SCRIPTS_MAX};
+use crate::limits::{
+    SCRIPT_MEMORY_BYTES_MAX, SCRIPT_PATTERN_BYTES_MAX, SCRIPT_REQUEST_BYTES_MAX, SCRIPTS_COMPILED_MAX,
+};
 use crate::resp::{OwnedArgs, Writer};
 
 /// Instructions of a script between two looks at the clock.
 const INSTRUCTIONS: u32 = 10_000;
 
 /// Memory of the interpreter after which its garbage is collected when a script has ended.
-const GARBAGE_BYTES: usize = 8 << 20;
+const GARBAGE_BYTES: usize = 24 << 20;
+
+/// Memory of the interpreter after which it forgets what it has compiled.
+const KEPT_BYTES: usize = 16 << 20;
+
+/// Bytes of each text that a script logs.
+const LOG_BYTES: usize = 1000;
+
+/// Garbage is collected when memory has grown by half, twice as fast as memory is taken.
+const GC_PAUSE: i32 = 150;
+const GC_STEP_MULTIPLIER: i32 = 200;
+
+/// Values of the interpreter that Rust can hold at a time, of the 8,000 that its stack can have.
+const VALUES: usize = 7_900;
 
 /// The answer to a command that a script has called.
 pub(crate) enum Called {
@@ -52,9 +68,9 @@ pub(crate) struct Inputs<'a> {
 }
 
 /// The reasons for which the script that runs has to end.
-#[derive(Default)]
 struct Stop {
-    /// Milliseconds from `Interpreter::created` until the end of its time.
+    created: Instant,
+    /// Milliseconds from `created` until the end of its time.
     deadline_ms: AtomicU64,
     /// A command has stopped it.
     stopped: AtomicBool,
@@ -66,15 +82,29 @@ impl Stop {
     fn is_set(&self) -> bool {
         self.stopped.load(Relaxed) || self.late.load(Relaxed)
     }
+
+    /// Looks at the clock; the error ends the script.
+    fn check(&self) -> Result<()> {
+        if self.created.elapsed().as_millis() as u64 >= self.deadline_ms.load(Relaxed) {
+            self.late.store(true, Relaxed);
+        }
+        match self.is_set() {
+            true => Err(Error::runtime("the script has to end")),
+            false => Ok(()),
+        }
+    }
 }
 
 pub(crate) struct Interpreter {
     lua: Lua,
     /// The function of the prelude that runs a script.
     run: Function,
+    /// Lets go of the tables of a script that has ended.
+    forget: Function,
     compiled: HashMap<String, Function>,
     stop: Arc<Stop>,
-    created: Instant,
+    /// A script has brought it into a state in which it cannot be used any more.
+    is_broken: bool,
 }
 
 impl Interpreter {
@@ -82,24 +112,24 @@ impl Interpreter {
         let libraries = StdLib::TABLE | StdLib::OS | StdLib::STRING | StdLib::MATH;
         // SAFETY: the library `debug` is for the prelude alone, which gives scripts none of its functions.
         let lua = unsafe { Lua::unsafe_new_with(libraries | StdLib::DEBUG, LuaOptions::default()) };
-        let created = Instant::now();
-        let stop = Arc::new(Stop::default());
+        let stop = Arc::new(Stop {
+            created: Instant::now(),
+            deadline_ms: AtomicU64::new(u64::MAX),
+            stopped: AtomicBool::new(false),
+            late: AtomicBool::new(false),
+        });
         let native = natives(&lua, &stop)?;
         let prelude = lua.load(include_str!("prelude.lua")).set_name("=prelude").set_mode(ChunkMode::Text);
-        let run = prelude.call::<Function>(native)?;
+        let (run, forget) = prelude.call::<(Function, Function)>(native)?;
+        // The interpreter's stack for values that Rust holds grows by memory, and ends the process if there is none. So it grows now.
+        drop((0..VALUES).map(|_| lua.create_table()).collect::<Result<Vec<_>>>()?);
+        // Without an emergency collection, garbage must not reach the limit.
+        lua.gc_inc(GC_PAUSE, GC_STEP_MULTIPLIER, 0);
         lua.set_memory_limit(SCRIPT_MEMORY_BYTES_MAX)?;
         let watched = stop.clone();
-        let hook = move |_: &Lua, _: &mlua::Debug| {
-            if created.elapsed().as_millis() as u64 >= watched.deadline_ms.load(Relaxed) {
-                watched.late.store(true, Relaxed);
-            }
-            match watched.is_set() {
-                true => Err(Error::runtime("the script has to end")),
-                false => Ok(VmState::Continue),
-            }
-        };
+        let hook = move |_: &Lua, _: &mlua::Debug| watched.check().map(|()| VmState::Continue);
         lua.set_global_hook(HookTriggers::new().every_nth_instruction(INSTRUCTIONS), hook)?;
-        Ok(Interpreter { lua, run, compiled: HashMap::new(), stop, created })
+        Ok(Interpreter { lua, run, forget, compiled: HashMap::new(), stop, is_broken: false })
     }
 
     /// Compiles a script, unless it is compiled. The error is the client's reply.
@@ -107,16 +137,42 @@ impl Interpreter {
         if let Some(function) = self.compiled.get(script.sha()) {
             return Ok(function.clone());
         }
-        let chunk = self.lua.load(script.code()).set_name("@user_script").set_mode(ChunkMode::Text);
-        let function = chunk.into_function().map_err(|error| {
+        let mut compiled = self.load(script);
+        if matches!(compiled, Err(Error::MemoryError(_))) {
+            self.make_room();
+            compiled = self.load(script);
+        }
+        let function = compiled.map_err(|error| {
             let text = message(&error);
             format!("ERR Error compiling script (new function): {text}")
         })?;
-        if self.compiled.len() >= SCRIPTS_MAX {
+        if self.compiled.len() >= SCRIPTS_COMPILED_MAX {
             self.compiled.clear();
         }
         self.compiled.insert(script.sha().to_owned(), function.clone());
         Ok(function)
+    }
+
+    fn load(&self, script: &Script) -> Result<Function> {
+        let chunk = self.lua.load(script.code()).set_name("@user_script").set_mode(ChunkMode::Text);
+        chunk.into_function()
+    }
+
+    /// Collects garbage, and the compiled scripts if they take much.
+    fn make_room(&mut self) {
+        // The call of the collector takes some memory itself. Scripts have no finalizers, which could fail.
+        let mut collected = self.lua.set_memory_limit(0).and_then(|_| self.lua.gc_collect());
+        if self.lua.used_memory() > KEPT_BYTES {
+            self.compiled.clear();
+            collected = collected.and_then(|()| self.lua.gc_collect());
+        }
+        let limited = self.lua.set_memory_limit(SCRIPT_MEMORY_BYTES_MAX);
+        self.is_broken |= collected.is_err() || limited.is_err();
+    }
+
+    /// Whether it must not be used any more.
+    pub fn is_broken(&self) -> bool {
+        self.is_broken
     }
 
     /// Runs a script for at most this time, and writes its reply. `call` runs the commands that it calls.
@@ -132,7 +188,7 @@ impl Interpreter {
             Ok(function) => function,
             Err(error) => return Ended::Failed(error.into_bytes()),
         };
-        let deadline = self.created.elapsed().saturating_add(time);
+        let deadline = self.stop.created.elapsed().saturating_add(time);
         self.stop.deadline_ms.store(deadline.as_millis() as u64, Relaxed);
         self.stop.stopped.store(false, Relaxed);
         self.stop.late.store(false, Relaxed);
@@ -143,34 +199,44 @@ impl Interpreter {
             let mut call = call.try_borrow_mut().map_err(Error::external)?;
             invoke(lua, &stop, arguments, &mut **call)
         };
-        let done = self.lua.scope(|scope| {
-            let protected = scope.create_function(|lua: &Lua, arguments: MultiValue| {
-                run(lua, arguments).map(|(_, value)| value)
-            })?;
-            let plain =
-                scope.create_function(|lua: &Lua, arguments: MultiValue| match run(lua, arguments)? {
-                    (false, value) => Ok(value),
-                    (true, Value::Table(error)) => {
-                        let text: LuaString = error.raw_get("err")?;
-                        Err(Error::external(ErrorReply(text.as_bytes().to_vec())))
-                    }
-                    (true, _) => Err(Error::runtime("a command has failed")),
+        // The interpreter gives up if Rust holds too many values at a time, as for a command with thousands of arguments.
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            self.lua.scope(|scope| {
+                let protected = scope.create_function(|lua: &Lua, arguments: MultiValue| {
+                    run(lua, arguments).map(|(_, value)| value)
                 })?;
-            let keys = texts(&self.lua, inputs.keys)?;
-            let arguments = texts(&self.lua, inputs.arguments)?;
-            let (succeeded, value): (bool, Value) =
-                self.run.call((function, keys, arguments, plain, protected))?;
-            if self.stop.is_set() {
-                return Ok(None);
-            }
-            if succeeded {
-                return values::write(&value, &mut out).map(|()| None);
-            }
-            failure(&value, sha).map(Some)
-        });
+                let plain =
+                    scope.create_function(|lua: &Lua, arguments: MultiValue| match run(lua, arguments)? {
+                        (false, value) => Ok(value),
+                        (true, Value::Table(error)) => {
+                            let text: LuaString = error.raw_get("err")?;
+                            Err(Error::external(ErrorReply(text.as_bytes().to_vec())))
+                        }
+                        (true, _) => Err(Error::runtime("a command has failed")),
+                    })?;
+                let keys = texts(&self.lua, inputs.keys)?;
+                let arguments = texts(&self.lua, inputs.arguments)?;
+                let (succeeded, value): (bool, Value) =
+                    self.run.call((function, keys, arguments, plain, protected))?;
+                if self.stop.is_set() {
+                    return Ok(None);
+                }
+                if succeeded {
+                    return values::write(&value, &mut out).map(|()| None);
+                }
+                failure(&value, sha).map(Some)
+            })
+        }));
+        let Ok(done) = done else {
+            self.is_broken = true;
+            out.truncate(mark);
+            return Ended::Exceeded(
+                b"ERR the script uses too many values at a time, and was rolled back".to_vec(),
+            );
+        };
+        let _ = self.forget.call::<()>(());
         if self.lua.used_memory() > GARBAGE_BYTES {
-            // An error of a finalizer; scripts have none.
-            let _ = self.lua.gc_collect();
+            self.make_room();
         }
         if self.stop.stopped.load(Relaxed) {
             out.truncate(mark);
@@ -219,6 +285,9 @@ fn describe(lua: &Lua, (value, place): (Value, Option<String>)) -> Result<Value>
     let mut error = &**error;
     while let Error::CallbackError { cause, .. } = error {
         error = cause;
+    }
+    if let Error::MemoryError(_) = error {
+        return Ok(Value::String(lua.create_string("not enough memory")?));
     }
     if let Error::ExternalError(external) = error
         && let Some(ErrorReply(text)) = external.downcast_ref()
@@ -283,11 +352,13 @@ fn invoke(
         table.raw_set("err", text)?;
         Ok((true, Value::Table(table)))
     };
-    if stop.is_set() {
-        return Err(Error::runtime("the script has to end"));
-    }
+    stop.check()?;
     if arguments.is_empty() {
         return refuse("ERR Please specify at least one argument for this redis lib call");
+    }
+    let bytes = arguments.iter().map(|argument| argument.as_string().map_or(0, |text| text.as_bytes().len()));
+    if bytes.sum::<usize>() > SCRIPT_REQUEST_BYTES_MAX {
+        return refuse("ERR the arguments of the command are too long");
     }
     let mut request = OwnedArgs::default();
     for argument in &arguments {
@@ -313,15 +384,13 @@ fn natives(lua: &Lua, stop: &Arc<Stop>) -> Result<Table> {
     native.set("describe", lua.create_function(describe)?)?;
     native.set("bit", bits::library(lua)?)?;
     native.set("cjson", json::library(lua)?)?;
+    native.set("pattern_bytes", SCRIPT_PATTERN_BYTES_MAX)?;
     native.set("version", REDIS_VERSION)?;
     let number =
         REDIS_VERSION.split('.').fold(0, |number, part| number << 8 | part.parse::<u32>().unwrap_or(0));
     native.set("version_number", number)?;
     let watched = stop.clone();
-    let check = move |_: &Lua, ()| match watched.is_set() {
-        true => Err(Error::runtime("the script has to end")),
-        false => Ok(()),
-    };
+    let check = move |_: &Lua, ()| watched.check();
     native.set("check", lua.create_function(check)?)?;
     let refuse = |text: &str| Error::external(ErrorReply(text.as_bytes().to_vec()));
     let sha1hex = move |_: &Lua, texts: Variadic<Value>| match &texts[..] {
@@ -341,7 +410,14 @@ fn natives(lua: &Lua, stop: &Arc<Stop>) -> Result<Table> {
             Value::Number(level) => *level as i64,
             _ => return Err(refuse("ERR First argument must be a number (log level).")),
         };
-        let text = texts.iter().map(Value::to_string).collect::<Result<Vec<_>>>()?.join(" ");
+        let texts = texts.iter().map(|text| match text {
+            Value::String(text) => {
+                let bytes = text.as_bytes();
+                Ok(String::from_utf8_lossy(&bytes[..bytes.len().min(LOG_BYTES)]).into_owned())
+            }
+            other => other.to_string(),
+        });
+        let text = texts.collect::<Result<Vec<String>>>()?.join(" ");
         match level {
             0 | 1 => tracing::debug!("script: {text}"),
             2 => tracing::info!("script: {text}"),

@@ -5,9 +5,10 @@ use mlua::{Error, LightUserData, Lua, Number, Result, String as LuaString, Table
 use serde_json::Value as Json;
 
 use super::values::number_text;
+use crate::limits::{SCRIPT_JSON_BYTES_MAX, SCRIPT_REQUEST_BYTES_MAX};
 
 /// Arrays and objects inside of one another.
-const DEPTH_MAX: u32 = 1000;
+const DEPTH_MAX: u32 = 127;
 /// A table with a number as a key that is larger than this, and than this many times its elements, is too sparse for an array.
 const SPARSE_FACTOR: usize = 2;
 const SPARSE_SAFE: usize = 10;
@@ -27,6 +28,9 @@ pub(super) fn library(lua: &Lua) -> Result<Table> {
     };
     library.set("encode", lua.create_function(encode)?)?;
     let decode = |lua: &Lua, text: LuaString| {
+        if text.as_bytes().len() > SCRIPT_JSON_BYTES_MAX {
+            return Err(Error::runtime("the text is too long"));
+        }
         let json: Json = serde_json::from_slice(&text.as_bytes())
             .map_err(|error| Error::runtime(format!("Expected value but found invalid token: {error}")))?;
         read(lua, &json)
@@ -61,6 +65,9 @@ fn read(lua: &Lua, json: &Json) -> Result<Value> {
 fn write(value: &Value, text: &mut Vec<u8>, depth: u32) -> Result<()> {
     if depth > DEPTH_MAX {
         return Err(Error::runtime("Cannot serialise, excessive depth"));
+    }
+    if text.len() > SCRIPT_REQUEST_BYTES_MAX {
+        return Err(Error::runtime("Cannot serialise, the text is too long"));
     }
     match value {
         Value::Nil => text.extend_from_slice(b"null"),
@@ -151,7 +158,7 @@ fn write_key(key: Number, text: &mut Vec<u8>) {
     text.push(b'"');
 }
 
-/// Bytes above 127 stay as they are, so that strings that are no text survive.
+/// Bytes above 127 stay as they are.
 fn write_string(string: &[u8], text: &mut Vec<u8>) {
     text.push(b'"');
     for &byte in string {

@@ -46,7 +46,11 @@ impl Scripts {
             *guard =
                 Some(created.map_err(|error| format!("ERR there is no interpreter of scripts: {error}"))?);
         }
-        guard.as_mut().map(f).ok_or_else(|| "ERR there is no interpreter of scripts".into())
+        let done = guard.as_mut().map(f).ok_or_else(|| "ERR there is no interpreter of scripts".to_owned());
+        if guard.as_ref().is_some_and(Interpreter::is_broken) {
+            *guard = None;
+        }
+        done
     }
 
     /// The script with this text. It is kept for EVALSHA if the interpreter can compile it. The error is the client's reply.

@@ -9,7 +9,10 @@ local assert, error, getmetatable, ipairs, loadstring, next, pairs, pcall, raweq
 	assert, error, getmetatable, ipairs, loadstring, next, pairs, pcall, rawequal, rawget, rawset, select, setfenv, setmetatable
 local tonumber, tostring, type, unpack, xpcall, collectgarbage = tonumber, tostring, type, unpack, xpcall, collectgarbage
 local getinfo, floor, concat, find = debug.getinfo, math.floor, table.concat, string.find
-local create, resume = coroutine.create, coroutine.resume
+local create, resume, rep = coroutine.create, coroutine.resume, string.rep
+
+-- Longer texts and tables than this can keep one function busy for long.
+local LONG = 10000
 
 local protected = setmetatable({}, { __mode = "k" })
 
@@ -107,6 +110,26 @@ function globals.collectgarbage(option)
 end
 
 local strings = copy(string, { dump = true })
+-- These can take long, and have no look at the clock. The matcher of patterns recurses for each item of a pattern.
+for _, name in ipairs({ "find", "match", "gmatch", "gsub" }) do
+	local search = string[name]
+	strings[name] = function(text, pattern, ...)
+		if type(pattern) == "string" and #pattern > native.pattern_bytes then
+			error("the pattern is too long", 0)
+		end
+		if type(text) == "string" and #text > LONG then
+			native.check()
+		end
+		return search(text, pattern, ...)
+	end
+end
+function strings.rep(text, count)
+	if text == "" then
+		return text
+	end
+	native.check()
+	return rep(text, count)
+end
 globals.string = protect(strings)
 getmetatable("").__index = strings
 getmetatable("").__metatable = protect({})
@@ -118,8 +141,15 @@ for _, name in ipairs({ "insert", "remove", "sort" }) do
 		if protected[t] then
 			error(READONLY, 0)
 		end
+		if type(t) == "table" and #t > LONG then
+			native.check()
+		end
 		return write(t, ...)
 	end
+end
+function tables.concat(t, ...)
+	native.check()
+	return concat(t, ...)
 end
 tables.setn = nil
 globals.table = protect(tables)
@@ -128,7 +158,7 @@ globals.cjson = protect(native.cjson)
 
 local maths = copy(math, {})
 function maths.random(low, high)
-	local random = native.random() / 2147483647
+	local random = native.random() % 2147483647 / 2147483647
 	if not low then
 		return random
 	end
@@ -229,6 +259,9 @@ local function locate(failed)
 		place = getinfo(level, "Sl")
 	end
 	failed = native.describe(failed, place and place.short_src .. ":" .. place.currentline .. ": " or "")
+	if failed == "not enough memory" then
+		return failed
+	end
 	if type(failed) ~= "table" then
 		failed = { err = "ERR " .. tostring(failed) }
 	end
@@ -248,4 +281,6 @@ return function(script, keys, arguments, call, protected_call)
 	rawset(environment, "_G", environment)
 	setfenv(script, environment)
 	return xpcall(script, locate)
+end, function()
+	environment, commands = nil, nil
 end

@@ -107,19 +107,19 @@ fn write_table(table: &Table, out: &mut Writer<'_>, limit: usize, depth: u32) ->
         _ => {}
     }
     if let Value::Table(pairs) = table.raw_get("map")? {
-        let pairs = pairs.pairs::<Value, Value>().collect::<Result<Vec<_>>>()?;
-        out.map(pairs.len());
-        for (key, value) in &pairs {
-            write_within(key, out, limit, depth + 1)?;
-            write_within(value, out, limit, depth + 1)?;
+        // Twice, because the interpreter has room for some thousand values at a time outside of its tables.
+        out.map(pairs.pairs::<Value, Value>().count());
+        for pair in pairs.pairs::<Value, Value>() {
+            let (key, value) = pair?;
+            write_within(&key, out, limit, depth + 1)?;
+            write_within(&value, out, limit, depth + 1)?;
         }
         return Ok(());
     }
     if let Value::Table(elements) = table.raw_get("set")? {
-        let elements = elements.pairs::<Value, Value>().collect::<Result<Vec<_>>>()?;
-        out.set(elements.len());
-        for (element, _) in &elements {
-            write_within(element, out, limit, depth + 1)?;
+        out.set(elements.pairs::<Value, Value>().count());
+        for element in elements.pairs::<Value, Value>() {
+            write_within(&element?.0, out, limit, depth + 1)?;
         }
         return Ok(());
     }

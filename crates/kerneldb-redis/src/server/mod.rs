@@ -62,7 +62,7 @@ pub use workers::BatchWorkers;
 
 use crate::command::{DatabaseOptions, ServerState, Services, Startup};
 use backend::Backend;
-use bedplate_kerneldb::limits::LOG_RING_BYTES_DEFAULT;
+use bedplate_kerneldb::limits::{HASH_MAP_VERSIONS_MAX, LOG_RING_BYTES_DEFAULT};
 use bedplate_kerneldb::{
     Config, Database, Durability, EngineKind, Error, Result, Store, StoreConfig, SuspendedHandler,
 };
@@ -223,18 +223,24 @@ impl Preparation {
         self.config.check_engine(engine)
     }
 
-    /// The configuration of a store, with the options of the database that clients of the program before have changed, unless this
-    /// program's storage engine cannot have them.
+    /// The configuration of a store, with the options of the database that clients of the program before have changed. Those that this
+    /// program's storage engine cannot have are lost.
     pub fn store_config(&mut self, configured: StoreConfig) -> StoreConfig {
-        let Some((_, state, _)) = &self.handover else { return configured };
+        let Some((_, state, _)) = &mut self.handover else { return configured };
         let at_start = configured_options(&configured);
-        let options = state.database_options(at_start);
+        let mut options = state.database_options(at_start);
+        if configured.database.engine == EngineKind::HashMap && options.versions > HASH_MAP_VERSIONS_MAX {
+            let versions = HASH_MAP_VERSIONS_MAX;
+            tracing::error!(wanted = options.versions, versions, "hash maps do not have as many versions");
+            options.versions = versions;
+        }
         self.configured = Some(at_start);
         let changed = rebuild::config_with(&configured, self.config.log.as_ref(), &options);
         match changed.check() {
             Ok(()) => changed,
             Err(error) => {
                 tracing::error!(%error, "options of the database that clients have changed are lost");
+                state.forget_database_options();
                 configured
             }
         }
@@ -243,6 +249,8 @@ impl Preparation {
     /// Begins to load the programs for a database, on another thread. Programs that were loaded for another database
     /// are dropped.
     pub fn load(&mut self, database: &Arc<Database>) {
+        // Only one of them can attach its programs to the map of local clients.
+        drop(self.loading.take().map(|(_, thread)| thread.join()));
         let (listener, config, locals) = (self.listener.clone(), self.config.clone(), self.locals.clone());
         let thread = std::thread::Builder::new().name("kerneldb-load".into()).spawn({
             let database = database.clone();

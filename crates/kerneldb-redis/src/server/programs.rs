@@ -218,6 +218,14 @@ impl Programs {
             }
             let object = load(&LOCAL, &database, 0, &constants_here, maps, &entries)?;
             programs.local = Some(LocalPath::attach(&object)?);
+            let places = object.map("srv_locals")?.max_entries();
+            if places < server.max_clients {
+                tracing::warn!(
+                    places,
+                    clients = server.max_clients,
+                    "until a restart, the local fast path takes fewer clients"
+                );
+            }
             objects.push((&LOCAL, 0, object));
         }
         let loaded = programs.complete(database, constants_here, call_returns, objects)?;

@@ -33,6 +33,13 @@ impl Link {
     }
 }
 
+impl Link {
+    /// Whether an update has failed because the interface is not there any more.
+    pub fn is_cut(error: &Error) -> bool {
+        matches!(error, Error::Io { source, .. } if source.raw_os_error() == Some(libc::ENOLINK))
+    }
+}
+
 impl From<OwnedFd> for Link {
     /// `link` is the descriptor of a link. The kernel refuses to use another one.
     fn from(link: OwnedFd) -> Link {

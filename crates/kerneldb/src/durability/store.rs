@@ -48,7 +48,6 @@ pub struct StoreConfig {
 }
 
 impl StoreConfig {
-    /// The configuration of the database, with log rings if there is a log.
     /// Checks the values.
     ///
     /// # Errors
@@ -59,6 +58,7 @@ impl StoreConfig {
         self.database_config().check()
     }
 
+    /// The configuration of the database, with log rings if there is a log.
     pub(super) fn database_config(&self) -> Config {
         let wal_ring_bytes = match (&self.wal, self.database.wal_ring_bytes) {
             (None, _) => 0,

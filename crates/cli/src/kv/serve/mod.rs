@@ -122,7 +122,9 @@ fn prepare(
     // Handlers change the data from now on.
     stops.serves();
     server.resume_handlers(store.database());
-    attach_handlers(args, &store)?;
+    // An error must not end a program that goes on with connections and data.
+    let goes_on = server.is_resumed();
+    attach_handlers(args, &store, goes_on)?;
     Ok((server, Arc::new(store), stops))
 }
 
@@ -182,16 +184,18 @@ fn load_libraries(args: &Args, store: &Store) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Attaches the handlers that the command line names, unless the program before has left them attached.
-fn attach_handlers(args: &Args, store: &Store) -> anyhow::Result<()> {
+/// Attaches the handlers that the command line names, unless the program before has left them attached. With `goes_on`, errors are logged.
+fn attach_handlers(args: &Args, store: &Store, goes_on: bool) -> anyhow::Result<()> {
     let handlers = store.database().handlers()?;
     for Attach { handler, event } in &args.attach {
         if handlers.iter().any(|info| info.name == *handler && info.targets.contains(event)) {
             continue;
         }
-        let attached = store.database().attach_handler(handler, event);
-        attached.with_context(|| format!("attaching {handler} to {event}"))?;
-        tracing::info!(handler, %event, "attached");
+        match store.database().attach_handler(handler, event) {
+            Ok(()) => tracing::info!(handler, %event, "attached"),
+            Err(error) if goes_on => tracing::error!(handler, %event, %error, "not attached"),
+            Err(error) => return Err(error).with_context(|| format!("attaching {handler} to {event}")),
+        }
     }
     Ok(())
 }

@@ -383,3 +383,81 @@ fn scripts_see_nothing_of_one_another() {
         assert_eq!(words, ["false", "nil", "nil", "nil", "nil", "PONG", "nil"], "{attempt}");
     }
 }
+
+/// Scripts that try to use up memory and time where Lua's own limits do not see it. The server goes on.
+#[test]
+fn no_script_uses_up_the_server() {
+    let mut client = one();
+    assert_eq!(client.send("CONFIG SET busy-reply-threshold 300"), "+OK\r\n");
+    for body in [
+        "local t = {} for i = 1, 60 do t = {t, t} end return cjson.encode(t)",
+        "local s = ('x'):rep(2^24) local t = {} for i = 1, 7000 do t[i] = s end return redis.pcall('del', unpack(t)).err",
+        "local s = ('x'):rep(2^24) local t = {} for i = 1, 7000 do t[i] = s end return redis.log(0, unpack(t))",
+        "return cjson.decode('[' .. ('0,'):rep(15e6) .. '0]')",
+        "return cjson.decode(('['):rep(100000))",
+        "local t = {} for i = 1, 1000 do t = {t} end return cjson.encode(t)",
+        "return string.find(('a'):rep(300000), ('a?'):rep(300000))",
+        "return string.gsub(('a'):rep(300000), ('a-'):rep(300000), '')",
+        "return string.match(('a'):rep(300000), ('(a*)'):rep(300000))",
+        "local m = {} for i = 1, 8000 do m['k' .. i] = 'v' end return {map = m}",
+        "local t = {} for i = 1, 7900 do t[i] = 'k' .. i end return redis.call('mget', unpack(t))",
+        "local t = {} for i = 1, 4000 do t[i] = 'k' .. i end local u = {} pcall(function() while true do u[#u + 1] = {} end end) return redis.pcall('mget', unpack(t))",
+        "local function f(n) if n == 0 then for i = 1, 4000 do end return end for i = 1, 500 do coroutine.wrap(f)(n - 1) end end f(6)",
+        "while true do string.rep('', 2^31 - 1) end",
+        "local s = ('x'):rep(1e6) while true do s:find('y') end",
+        "local t = {} for i = 1, 1e5 do t[i] = i % 7 end while true do table.sort(t) end",
+        "while true do redis.call('keys', '*') end",
+        "local function f() return pcall(f) end f()",
+        "local function f() f() end f()",
+        "local s = '(' for i = 1, 14 do s = s .. s end return loadstring('return ' .. s)",
+        "return coroutine.wrap(function() local t = {} while true do t[#t + 1] = {} end end)()",
+        "for i = 1, 50 do KEYS[i] = ('x'):rep(2^20) .. i end return 1",
+    ] {
+        let (took, reply) = timed(&mut client, body);
+        assert!(took < Duration::from_secs(20), "{body}: {took:?}");
+        assert!(!reply.is_empty(), "{body}");
+        let small = "local t = {} for i = 1, 10000 do t[i] = {i} end return #t";
+        assert_eq!(
+            timed(&mut client, small).1,
+            ":10000\r\n",
+            "after {body}: {}",
+            &reply[..reply.len().min(200)]
+        );
+    }
+    // Many different scripts take no memory from one another.
+    for i in 0..300 {
+        let script = format!("local x = {i} if x < 0 then {} end return x", "x = 1 ".repeat(15_000));
+        assert_eq!(timed(&mut client, &script).1, format!(":{i}\r\n"));
+    }
+}
+
+/// At a limit, a script's whole transaction is rolled back.
+#[test]
+fn a_limit_undoes_the_transaction() {
+    let mut client = one();
+    let loops = eval("redis.call('set', KEYS[1], 1) while true do end", &["k"], &[]);
+    let memory = eval(
+        "redis.call('set', KEYS[1], 1) coroutine.wrap(function() local t = {} while true do t[#t + 1] = {} end end)()",
+        &["k"],
+        &[],
+    );
+    assert!(ask(&mut client, &memory).contains("of memory, and was rolled back"));
+    assert_eq!(client.send("GET k"), "$-1\r\n");
+    assert_eq!(client.send("CONFIG SET busy-reply-threshold 50"), "+OK\r\n");
+    client.send("MULTI");
+    client.send("SET other 1");
+    assert_eq!(ask(&mut client, &loops), "+QUEUED\r\n");
+    client.send("SET other 2");
+    let reply = client.send("EXEC");
+    assert!(reply.starts_with("-EXECABORT Transaction rolled back: ERR the script has run for"), "{reply}");
+    assert_eq!(client.send("MGET k other"), "*2\r\n$-1\r\n$-1\r\n");
+    client.send("BEGIN");
+    client.send("SET other 1");
+    let reply = ask(&mut client, &loops);
+    assert!(
+        reply.starts_with("-TXFAILED the transaction was rolled back: ERR the script has run"),
+        "{reply}"
+    );
+    assert!(client.send("COMMIT").starts_with('-'));
+    assert_eq!(client.send("MGET k other"), "*2\r\n$-1\r\n$-1\r\n");
+}

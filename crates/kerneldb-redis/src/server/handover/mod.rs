@@ -30,10 +30,10 @@ const NAME: &str = "bedplate kerneldb handover ";
 const LINE_BYTES_MAX: u64 = 64;
 
 /// The format that [`Handover::save`] writes. It changes if a program cannot read an older one's file any more.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// The formats that [`Handover::load`] reads.
-pub const READABLE_FORMATS: &[u32] = &[FORMAT];
+pub const READABLE_FORMATS: &[u32] = &[1, FORMAT];
 
 /// The parts of a server that has stopped so that another program can go on. Dropping it closes all connections.
 #[derive(Debug)]
@@ -209,6 +209,11 @@ impl CarriedState {
         Settings::new(Startup { database: configured, ..Startup::default() }).change_again(self.changed())
     }
 
+    /// Leaves out the options of the database that clients have changed.
+    pub(super) fn forget_database_options(&mut self) {
+        self.changed.retain(|(name, _)| !Settings::is_database_option(name));
+    }
+
     /// Sets the parameters that clients have changed, and keeps their scripts. The database has its options already.
     pub(super) fn set_again(&self, server: &ServerState) {
         server.settings.change_again(self.changed());
@@ -353,7 +358,7 @@ mod tests {
         };
         for (bytes, reason) in [
             (b"".to_vec(), "another format"),
-            (b"bedplate kerneldb handover 2\n...".to_vec(), "another format"),
+            (b"bedplate kerneldb handover 3\n...".to_vec(), "another format"),
             (head(), "cannot be read"),
             (document(-1, &[]), "descriptors"),
             (document(1_000_000, &[]), "descriptors"),

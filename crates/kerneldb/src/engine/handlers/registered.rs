@@ -232,7 +232,8 @@ impl RegisteredHandler {
         result
     }
 
-    /// Leaves an event to the stand-in. Returns the link that keeps it attached; none for a timer, which is stopped.
+    /// Leaves an event to the stand-in. Returns the link that keeps it attached. A timer has none, and is stopped. An interface that was removed
+    /// has none either.
     fn leave_to_stand_in(
         &self,
         attached: Attached,
@@ -248,6 +249,8 @@ impl RegisteredHandler {
                 };
                 match left {
                     Ok(new) => Ok(Some(new.unwrap_or(link).into())),
+                    // It may be there again when the handler is attached again, under the same name.
+                    Err(error) if Link::is_cut(&error) => Ok(None),
                     Err(error) => Err((Attached::Link(link), error)),
                 }
             }
@@ -255,9 +258,11 @@ impl RegisteredHandler {
                 drop(timer);
                 Ok(None)
             }
-            (Attached::Link(_) | Attached::KernelTimer, _) => {
-                self.stop_timer();
-                Ok(None)
+            (attached @ (Attached::Link(_) | Attached::KernelTimer), _) => {
+                match self.set_timer(Duration::ZERO) {
+                    Ok(()) => Ok(None),
+                    Err(error) => Err((attached, error)),
+                }
             }
         }
     }

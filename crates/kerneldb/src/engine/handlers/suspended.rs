@@ -11,7 +11,8 @@ use super::{HandlerCounts, HandlerTarget};
 pub struct SuspendedHandler {
     /// Its name.
     pub name: String,
-    /// Its events, and the descriptor that keeps the stand-in attached. A timer has none: it does not expire meanwhile.
+    /// Its events, and the descriptor that keeps the stand-in attached. A timer has none, and does not expire
+    /// meanwhile. An interface that is not there has none either.
     pub events: Vec<(HandlerTarget, Option<OwnedFd>)>,
     /// Its counts without those in `counts_map`.
     pub counts: HandlerCounts,
