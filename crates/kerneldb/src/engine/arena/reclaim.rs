@@ -72,7 +72,7 @@ impl Partition {
 
     /// Whether the next write may find no free slab.
     pub(crate) fn lacks_slabs(&self) -> bool {
-        self.free_slabs() < u64::from(self.geometry.ncpus)
+        !self.has_free_slabs(u64::from(self.geometry.ncpus))
     }
 
     /// Whether some slabs will become free when their contents are unused and no reader looks at them any more.

@@ -149,12 +149,30 @@ impl Partition {
         word.fetch_or(1 << (slab % 64), Ordering::SeqCst);
     }
 
-    /// Number of slabs in the pool, plus those that were never used.
-    pub(crate) fn free_slabs(&self) -> u64 {
+    fn never_used_slabs(&self) -> u64 {
+        self.geometry.slab_limit().saturating_sub(self.used_slabs())
+    }
+
+    /// Number of slabs in each part of the pool.
+    fn pool(&self) -> impl Iterator<Item = u64> {
         let words =
             self.arena.words(self.geometry.bitmap(KDB_KIND_FREE), self.geometry.bitmap_words as usize);
-        let pool: u32 = words.iter().map(|word| word.load(Ordering::Relaxed).count_ones()).sum();
-        u64::from(pool) + self.geometry.slab_limit().saturating_sub(self.used_slabs())
+        words.iter().map(|word| word.load(Ordering::Relaxed).count_ones().into())
+    }
+
+    /// Number of slabs in the pool, plus those that were never used.
+    pub(crate) fn free_slabs(&self) -> u64 {
+        self.pool().sum::<u64>() + self.never_used_slabs()
+    }
+
+    /// Whether there are so many free slabs. It looks at no more of the pool than necessary, because each operator in a transaction asks.
+    pub(crate) fn has_free_slabs(&self, wanted: u64) -> bool {
+        let mut found = self.never_used_slabs();
+        found >= wanted
+            || self.pool().any(|slabs| {
+                found += slabs;
+                found >= wanted
+            })
     }
 
     /// Gives a current slab of blocks in which nothing is in use to the pool.
