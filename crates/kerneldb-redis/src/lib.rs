@@ -1,7 +1,7 @@
 //! A Redis-protocol server on a kerneldb database: most commands are answered in the kernel, by eBPF programs on the
 //! connections' sockets (BPF-DB, SIGMOD 2025, section 5.2).
 //!
-//! [`resp`] is the wire protocol, [`command`] executes commands, and [`server`] is the server: its event loop and its
+//! [`resp`] is the wire protocol, [`command`] executes commands, `script` runs Lua, and [`server`] is the server: its event loop and its
 //! eBPF programs (`bpf/`).
 
 pub mod command;

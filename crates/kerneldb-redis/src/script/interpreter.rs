@@ -68,7 +68,7 @@ pub(crate) struct Inputs<'a> {
 }
 
 /// The reasons for which the script that runs has to end.
-struct Stop {
+pub(super) struct Stop {
     created: Instant,
     /// Milliseconds from `created` until the end of its time.
     deadline_ms: AtomicU64,
@@ -84,7 +84,7 @@ impl Stop {
     }
 
     /// Looks at the clock; the error ends the script.
-    fn check(&self) -> Result<()> {
+    pub fn check(&self) -> Result<()> {
         if self.created.elapsed().as_millis() as u64 >= self.deadline_ms.load(Relaxed) {
             self.late.store(true, Relaxed);
         }
@@ -222,7 +222,7 @@ impl Interpreter {
                     return Ok(None);
                 }
                 if succeeded {
-                    return values::write(&value, &mut out).map(|()| None);
+                    return values::write(&value, &mut out, &self.stop).map(|()| None);
                 }
                 failure(&value, sha).map(Some)
             })
@@ -383,7 +383,7 @@ fn natives(lua: &Lua, stop: &Arc<Stop>) -> Result<Table> {
     let native = lua.create_table()?;
     native.set("describe", lua.create_function(describe)?)?;
     native.set("bit", bits::library(lua)?)?;
-    native.set("cjson", json::library(lua)?)?;
+    native.set("cjson", json::library(lua, stop)?)?;
     native.set("pattern_bytes", SCRIPT_PATTERN_BYTES_MAX)?;
     native.set("version", REDIS_VERSION)?;
     let number =

@@ -1,9 +1,12 @@
 //! The library `cjson`: JSON, with the choices of Redis's library. An empty table is an object, a table with the keys 1 to n is an array,
 //! and `cjson.null` is a value of its own.
 
+use std::sync::Arc;
+
 use mlua::{Error, LightUserData, Lua, Number, Result, String as LuaString, Table, Value};
 use serde_json::Value as Json;
 
+use super::interpreter::Stop;
 use super::values::number_text;
 use crate::limits::{SCRIPT_JSON_BYTES_MAX, SCRIPT_REQUEST_BYTES_MAX};
 
@@ -18,12 +21,13 @@ fn null() -> Value {
 }
 
 /// The library.
-pub(super) fn library(lua: &Lua) -> Result<Table> {
+pub(super) fn library(lua: &Lua, stop: &Arc<Stop>) -> Result<Table> {
     let library = lua.create_table()?;
     library.set("null", null())?;
-    let encode = |lua: &Lua, value: Value| {
+    let stop = stop.clone();
+    let encode = move |lua: &Lua, value: Value| {
         let mut text = Vec::new();
-        write(&value, &mut text, 0)?;
+        write(&value, &mut text, &stop, 0)?;
         lua.create_string(text)
     };
     library.set("encode", lua.create_function(encode)?)?;
@@ -62,7 +66,7 @@ fn read(lua: &Lua, json: &Json) -> Result<Value> {
     })
 }
 
-fn write(value: &Value, text: &mut Vec<u8>, depth: u32) -> Result<()> {
+fn write(value: &Value, text: &mut Vec<u8>, stop: &Stop, depth: u32) -> Result<()> {
     if depth > DEPTH_MAX {
         return Err(Error::runtime("Cannot serialise, excessive depth"));
     }
@@ -76,18 +80,18 @@ fn write(value: &Value, text: &mut Vec<u8>, depth: u32) -> Result<()> {
         Value::Integer(number) => write_number(*number as f64, text)?,
         Value::Number(number) => write_number(*number, text)?,
         Value::String(string) => write_string(&string.as_bytes(), text),
-        Value::Table(table) => match array_length(table)? {
+        Value::Table(table) => match stop.check().and_then(|()| array_length(table))? {
             Some(length) => {
                 text.push(b'[');
                 for i in 1..=length {
                     if i > 1 {
                         text.push(b',');
                     }
-                    write(&table.raw_get(i)?, text, depth + 1)?;
+                    write(&table.raw_get(i)?, text, stop, depth + 1)?;
                 }
                 text.push(b']');
             }
-            None => write_object(table, text, depth)?,
+            None => write_object(table, text, stop, depth)?,
         },
         other => {
             return Err(Error::runtime(format!(
@@ -131,7 +135,7 @@ fn array_length(table: &Table) -> Result<Option<usize>> {
     Ok(Some(largest))
 }
 
-fn write_object(table: &Table, text: &mut Vec<u8>, depth: u32) -> Result<()> {
+fn write_object(table: &Table, text: &mut Vec<u8>, stop: &Stop, depth: u32) -> Result<()> {
     text.push(b'{');
     let mut first = true;
     for pair in table.pairs::<Value, Value>() {
@@ -146,7 +150,7 @@ fn write_object(table: &Table, text: &mut Vec<u8>, depth: u32) -> Result<()> {
             _ => return Err(Error::runtime("Cannot serialise table: table key must be a number or string")),
         }
         text.push(b':');
-        write(&value, text, depth + 1)?;
+        write(&value, text, stop, depth + 1)?;
     }
     text.push(b'}');
     Ok(())

@@ -2,6 +2,7 @@
 
 use mlua::{Error, Lua, Result, Table, Value};
 
+use super::interpreter::Stop;
 use crate::limits::{SCRIPT_REPLY_BYTES_MAX, SCRIPT_REPLY_DEPTH_MAX};
 use crate::resp::Writer;
 
@@ -61,16 +62,23 @@ pub(super) fn read<'a>(lua: &Lua, reply: &'a [u8]) -> Result<(Value, &'a [u8])> 
 }
 
 /// Writes a value as a reply. The error is for the client: the value is too deep or too large.
-pub(super) fn write(value: &Value, out: &mut Writer<'_>) -> Result<()> {
-    let limit = out.len() + SCRIPT_REPLY_BYTES_MAX;
-    write_within(value, out, limit, 0)
+pub(super) fn write(value: &Value, out: &mut Writer<'_>, stop: &Stop) -> Result<()> {
+    let within = Within { limit: out.len() + SCRIPT_REPLY_BYTES_MAX, stop };
+    write_within(value, out, &within, 0)
 }
 
-fn write_within(value: &Value, out: &mut Writer<'_>, limit: usize, depth: u32) -> Result<()> {
+/// The limits on a reply.
+struct Within<'a> {
+    /// The end of the longest reply in the buffer.
+    limit: usize,
+    stop: &'a Stop,
+}
+
+fn write_within(value: &Value, out: &mut Writer<'_>, within: &Within<'_>, depth: u32) -> Result<()> {
     if depth > SCRIPT_REPLY_DEPTH_MAX {
         return Err(Error::runtime("ERR reached lua stack limit"));
     }
-    if out.len() > limit {
+    if out.len() > within.limit {
         let text = format!("ERR a script's reply has at most {SCRIPT_REPLY_BYTES_MAX} bytes");
         return Err(Error::runtime(text));
     }
@@ -79,13 +87,14 @@ fn write_within(value: &Value, out: &mut Writer<'_>, limit: usize, depth: u32) -
         Value::Integer(number) => out.integer(*number),
         Value::Number(number) => out.integer(*number as i64),
         Value::String(text) => out.bulk(&text.as_bytes()),
-        Value::Table(table) => return write_table(table, out, limit, depth),
+        Value::Table(table) => return write_table(table, out, within, depth),
         _ => out.null(),
     }
     Ok(())
 }
 
-fn write_table(table: &Table, out: &mut Writer<'_>, limit: usize, depth: u32) -> Result<()> {
+fn write_table(table: &Table, out: &mut Writer<'_>, within: &Within<'_>, depth: u32) -> Result<()> {
+    within.stop.check()?;
     if let Value::String(error) = table.raw_get("err")? {
         out.error(&error.as_bytes());
         return Ok(());
@@ -111,15 +120,15 @@ fn write_table(table: &Table, out: &mut Writer<'_>, limit: usize, depth: u32) ->
         out.map(pairs.pairs::<Value, Value>().count());
         for pair in pairs.pairs::<Value, Value>() {
             let (key, value) = pair?;
-            write_within(&key, out, limit, depth + 1)?;
-            write_within(&value, out, limit, depth + 1)?;
+            write_within(&key, out, within, depth + 1)?;
+            write_within(&value, out, within, depth + 1)?;
         }
         return Ok(());
     }
     if let Value::Table(elements) = table.raw_get("set")? {
         out.set(elements.pairs::<Value, Value>().count());
         for element in elements.pairs::<Value, Value>() {
-            write_within(&element?.0, out, limit, depth + 1)?;
+            write_within(&element?.0, out, within, depth + 1)?;
         }
         return Ok(());
     }
@@ -129,7 +138,7 @@ fn write_table(table: &Table, out: &mut Writer<'_>, limit: usize, depth: u32) ->
     }
     out.array(length);
     for i in 1..=length {
-        write_within(&table.raw_get(i)?, out, limit, depth + 1)?;
+        write_within(&table.raw_get(i)?, out, within, depth + 1)?;
     }
     Ok(())
 }
