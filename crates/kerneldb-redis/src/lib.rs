@@ -4,6 +4,9 @@
 //! [`resp`] is the wire protocol, [`command`] executes commands, `script` runs Lua, and [`server`] is the server: its event loop and its
 //! eBPF programs (`bpf/`).
 
+/// Version of Redis whose commands and replies these are.
+pub const REDIS_VERSION: &str = "7.0.15";
+
 pub mod command;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]

@@ -4,10 +4,11 @@ use std::fmt::{Display, Write};
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::exec::{Ctx, Run, is};
+use super::format_bytes;
 use super::operators::Operators;
 use super::request::Core;
 use super::services::{Keyspace, Services};
-use super::{REDIS_VERSION, format_bytes};
+use crate::REDIS_VERSION;
 use crate::resp::Args;
 use bedplate_kerneldb::{Durability, EngineKind};
 

@@ -94,7 +94,7 @@ fn key_spec(out: &mut Writer<'_>, spec: &Spec) {
     let counted = spec.has(flags::MOVABLE_KEYS);
     out.map(3);
     out.bulk(b"flags");
-    let kinds: &[&str] = if spec.has(flags::RO) { &["RO", "access"] } else { &["RW", "access", "update"] };
+    let kinds: &[&str] = if spec.may_write() { &["RW", "access", "update"] } else { &["RO", "access"] };
     out.set(kinds.len());
     kinds.iter().for_each(|kind| out.simple(kind));
     out.bulk(b"begin_search");

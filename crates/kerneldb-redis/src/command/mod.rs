@@ -57,9 +57,6 @@ pub use services::{
 pub use settings::{DatabaseOptions, Settings, Startup};
 pub use shutdown::Shutdown;
 
-/// Version of Redis whose commands and replies these are.
-pub const REDIS_VERSION: &str = "7.0.15";
-
 /// Bytes for humans, as INFO prints them.
 fn format_bytes(bytes: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")];

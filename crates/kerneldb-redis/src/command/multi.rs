@@ -118,7 +118,7 @@ impl Multi {
 
     /// Whether nothing in the queue writes.
     fn read_only(&self) -> bool {
-        self.queue.iter().all(|(resolved, _)| !resolved.may_write())
+        self.queue.iter().all(|(resolved, _)| !resolved.spec.may_write())
     }
 }
 

@@ -202,7 +202,7 @@ impl Core {
         if matches!(resolved.cmd, Cmd::Client) {
             return None;
         }
-        let writes = resolved.may_write() || matches!(resolved.cmd, Cmd::Exec | Cmd::Commit);
+        let writes = resolved.spec.may_write() || matches!(resolved.cmd, Cmd::Exec | Cmd::Commit);
         let ms = self.server.clients.paused_ms(now_ms, writes);
         (ms > 0).then(|| Duration::from_millis(ms.min(PAUSE_STEP_MS)))
     }
@@ -234,8 +234,8 @@ impl Core {
                             error = Some(e);
                             break;
                         }
-                        // A script has waited for the log already, and nobody else was served.
-                        Fail::Store(e) if waits_for_log(&e) && resolved.is_script() => {
+                        // The log's writer needs longer than these attempts.
+                        Fail::Store(e) if waits_for_log(&e) => {
                             error = Some(e);
                             break;
                         }

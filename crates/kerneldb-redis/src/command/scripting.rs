@@ -1,7 +1,7 @@
 //! EVAL and its relatives, and SCRIPT.
 //!
 //! A script is one serializable transaction, or a part of the open one. If it meets a lock, it is rolled back and runs again from its
-//! beginning, as other commands do. What it has written before an error of its own stays, as in Redis.
+//! beginning, as other commands do. Writes before an error of the script itself stay, as in Redis.
 
 use std::cell::Cell;
 use std::thread;
@@ -15,7 +15,7 @@ use super::services::Services;
 use super::spec::{self, Cmd, Spec, flags};
 use crate::limits::SCRIPT_LOG_WAIT;
 use crate::resp::{Args, OwnedArgs, Protocol};
-use crate::script::{Called, Ended, Inputs, Interpreter, Script};
+use crate::script::{CallResult, Inputs, Interpreter, Outcome, Script};
 use bedplate_kerneldb::{Error, Result};
 
 /// Interval at which a script looks whether the log has room.
@@ -101,35 +101,32 @@ impl Execution<'_> {
         let protocol = ctx.out.protocol();
         let time = Duration::from_millis(core.server.settings.script_time_ms());
         let mut failure = None;
-        let mut reply = Vec::new();
-        let mut call = |request: &OwnedArgs| match self.call(core, ctx, request.args()) {
-            Ok((failed, reply)) => Called::Reply(failed, reply),
-            Err(error) => {
+        let mut run = |request: &OwnedArgs| {
+            self.call(core, ctx, request.args()).unwrap_or_else(|error| {
                 failure = Some(error);
-                Called::Stop
-            }
+                CallResult::Abort
+            })
         };
-        let out = crate::resp::Writer::new(&mut reply, protocol);
-        let ended = interpreter.run(self.script, self.inputs, time, &mut call, out);
+        let outcome = interpreter.run(self.script, self.inputs, time, protocol, &mut run);
         core.in_exec = was_in_exec;
-        match ended {
-            Ended::Replied => {
+        match outcome {
+            Outcome::Reply(reply) => {
                 ctx.out.replies(&reply);
                 Ok(())
             }
-            Ended::Failed(message) => {
+            Outcome::Error(message) => {
                 core.error(ctx, &message);
                 Ok(())
             }
-            Ended::Exceeded(message) if self.is_own => Err(Fail::Reply(message)),
-            Ended::Exceeded(message) => {
-                self.undo(core, ctx, Error::Refused(String::from_utf8_lossy(&message).into()))
+            Outcome::LimitExceeded(message) if self.is_own => Err(Fail::Reply(message)),
+            Outcome::LimitExceeded(message) => {
+                self.roll_back(core, ctx, Error::Refused(String::from_utf8_lossy(&message).into()))
             }
-            Ended::Stopped => {
+            Outcome::Aborted => {
                 let error = failure.unwrap_or(Error::State);
                 match ctx.stays_open(&error) {
                     // The next attempt runs the script from its beginning, so the transaction must not stay open.
-                    true => self.undo(core, ctx, error),
+                    true => self.roll_back(core, ctx, error),
                     false => Err(Fail::Store(error)),
                 }
             }
@@ -137,7 +134,12 @@ impl Execution<'_> {
     }
 
     /// Rolls back what the script has done, with everything else in its transaction. A queue of EXEC starts again after a transient error.
-    fn undo<S: Operators, V: Services>(&self, core: &Core, ctx: &mut Ctx<'_, S, V>, error: Error) -> Run {
+    fn roll_back<S: Operators, V: Services>(
+        &self,
+        core: &Core,
+        ctx: &mut Ctx<'_, S, V>,
+        error: Error,
+    ) -> Run {
         ctx.unfinished.finish_command();
         match (self.is_own, core.in_exec) {
             (true, _) => {
@@ -154,15 +156,14 @@ impl Execution<'_> {
         }
     }
 
-    /// Runs a command that the script has called. Returns whether it failed, and its reply in RESP2. After an error of the store, the
-    /// script cannot go on.
+    /// Runs a command that the script has called. After an error of the store, the script cannot go on.
     fn call<S: Operators, V: Services>(
         &self,
         core: &mut Core,
         ctx: &mut Ctx<'_, S, V>,
         args: Args<'_>,
-    ) -> Result<(bool, Vec<u8>)> {
-        let failed = |message: &[u8]| Ok((true, [b"-", message, b"\r\n"].concat()));
+    ) -> Result<CallResult> {
+        let failed = |message: &[u8]| Ok(CallResult::Error(message.to_vec()));
         let Ok(resolved) = spec::resolve(args) else {
             return match spec::find(args.get(0)) {
                 None => failed(b"ERR Unknown Redis command called from script"),
@@ -185,7 +186,7 @@ impl Execution<'_> {
             let reply = ctx.out.since(mark).to_vec();
             ctx.out.truncate(mark);
             match done {
-                Ok(Step::Done) => break Ok((false, reply)),
+                Ok(Step::Done) => break Ok(CallResult::Reply(reply)),
                 Ok(_) => break failed(b"ERR This Redis command is not allowed from script"),
                 Err(Fail::Reply(message)) => break failed(&message),
                 // For instance, the records of all that the script has written may never fit into the ring. They do once the log's writer

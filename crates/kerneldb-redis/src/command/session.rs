@@ -5,7 +5,8 @@ use super::operators::Operators;
 use super::request::{Core, ReplyMode, Step};
 use super::services::Services;
 use super::spec::{Cmd, wrong_arity};
-use super::{Fail, REDIS_VERSION, multi};
+use super::{Fail, multi};
+use crate::REDIS_VERSION;
 use crate::resp::{Args, Protocol, parse_i64};
 
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";

@@ -130,6 +130,11 @@ const SCRIPT_TIME_MS_MAX: u64 = 60_000;
 /// Longest limit on transactions and snapshots in milliseconds; 0 means no limit.
 const TIMEOUT_MS_MAX: u64 = i32::MAX as u64;
 
+/// Sets `busy-reply-threshold`, whose old name is `lua-time-limit`.
+fn set_script_time(settings: &Settings, value: &[u8]) -> Result<(), &'static str> {
+    store(&settings.script_time_ms, value, 1, SCRIPT_TIME_MS_MAX)
+}
+
 const NOT_INTEGER: &str = "argument couldn't be parsed into an integer";
 
 const OUT_OF_RANGE: &str = "argument is out of range";
@@ -238,7 +243,7 @@ static PARAMETERS: &[Parameter] = &[
     Parameter {
         name: "busy-reply-threshold",
         get: |s| s.script_time_ms().to_string(),
-        change: Change::Now(|s, v| store(&s.script_time_ms, v, 1, SCRIPT_TIME_MS_MAX)),
+        change: Change::Now(set_script_time),
     },
     Parameter { name: "daemonize", get: |_| "no".into(), change: Change::Never },
     Parameter { name: "databases", get: |_| "1".into(), change: Change::Never },
@@ -251,7 +256,7 @@ static PARAMETERS: &[Parameter] = &[
     Parameter {
         name: "lua-time-limit",
         get: |s| s.script_time_ms().to_string(),
-        change: Change::Now(|s, v| store(&s.script_time_ms, v, 1, SCRIPT_TIME_MS_MAX)),
+        change: Change::Now(set_script_time),
     },
     Parameter {
         name: "maxclients",

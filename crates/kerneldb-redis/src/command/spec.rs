@@ -192,6 +192,11 @@ impl Spec {
         self.flags & flags != 0
     }
 
+    /// Whether it may write. A command that runs a script has no flag for that.
+    pub fn may_write(&self) -> bool {
+        self.has(flags::W) || self.has(flags::MOVABLE_KEYS) && !self.has(flags::RO)
+    }
+
     fn takes(&self, count: usize) -> bool {
         let count = count as i32;
         if self.arity >= 0 { count == self.arity } else { count >= -self.arity }
@@ -215,18 +220,6 @@ pub(super) struct Resolved {
     pub spec: &'static Spec,
     /// The command's own entry, for its name in messages.
     pub parent: &'static Spec,
-}
-
-impl Resolved {
-    /// Whether it may write. Scripts have no flag that says so.
-    pub fn may_write(&self) -> bool {
-        self.spec.has(flags::W) || matches!(self.cmd, Cmd::Eval | Cmd::Evalsha)
-    }
-
-    /// Whether it runs a script.
-    pub fn is_script(&self) -> bool {
-        matches!(self.cmd, Cmd::Eval | Cmd::EvalRo | Cmd::Evalsha | Cmd::EvalshaRo)
-    }
 }
 
 /// Finds the command of a request by name.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use mlua::{Error, LightUserData, Lua, Number, Result, String as LuaString, Table, Value};
 use serde_json::Value as Json;
 
-use super::interpreter::Stop;
 use super::values::number_text;
+use super::watchdog::Watchdog;
 use crate::limits::{SCRIPT_JSON_BYTES_MAX, SCRIPT_REQUEST_BYTES_MAX};
 
 /// Arrays and objects inside of one another.
@@ -21,13 +21,13 @@ fn null() -> Value {
 }
 
 /// The library.
-pub(super) fn library(lua: &Lua, stop: &Arc<Stop>) -> Result<Table> {
+pub(super) fn library(lua: &Lua, watchdog: &Arc<Watchdog>) -> Result<Table> {
     let library = lua.create_table()?;
     library.set("null", null())?;
-    let stop = stop.clone();
+    let watchdog = watchdog.clone();
     let encode = move |lua: &Lua, value: Value| {
         let mut text = Vec::new();
-        write(&value, &mut text, &stop, 0)?;
+        write(&value, &mut text, &watchdog, 0)?;
         lua.create_string(text)
     };
     library.set("encode", lua.create_function(encode)?)?;
@@ -66,7 +66,7 @@ fn read(lua: &Lua, json: &Json) -> Result<Value> {
     })
 }
 
-fn write(value: &Value, text: &mut Vec<u8>, stop: &Stop, depth: u32) -> Result<()> {
+fn write(value: &Value, text: &mut Vec<u8>, watchdog: &Watchdog, depth: u32) -> Result<()> {
     if depth > DEPTH_MAX {
         return Err(Error::runtime("Cannot serialise, excessive depth"));
     }
@@ -80,18 +80,18 @@ fn write(value: &Value, text: &mut Vec<u8>, stop: &Stop, depth: u32) -> Result<(
         Value::Integer(number) => write_number(*number as f64, text)?,
         Value::Number(number) => write_number(*number, text)?,
         Value::String(string) => write_string(&string.as_bytes(), text),
-        Value::Table(table) => match stop.check().and_then(|()| array_length(table))? {
+        Value::Table(table) => match watchdog.check().and_then(|()| array_length(table))? {
             Some(length) => {
                 text.push(b'[');
                 for i in 1..=length {
                     if i > 1 {
                         text.push(b',');
                     }
-                    write(&table.raw_get(i)?, text, stop, depth + 1)?;
+                    write(&table.raw_get(i)?, text, watchdog, depth + 1)?;
                 }
                 text.push(b']');
             }
-            None => write_object(table, text, stop, depth)?,
+            None => write_object(table, text, watchdog, depth)?,
         },
         other => {
             return Err(Error::runtime(format!(
@@ -135,7 +135,7 @@ fn array_length(table: &Table) -> Result<Option<usize>> {
     Ok(Some(largest))
 }
 
-fn write_object(table: &Table, text: &mut Vec<u8>, stop: &Stop, depth: u32) -> Result<()> {
+fn write_object(table: &Table, text: &mut Vec<u8>, watchdog: &Watchdog, depth: u32) -> Result<()> {
     text.push(b'{');
     let mut first = true;
     for pair in table.pairs::<Value, Value>() {
@@ -150,7 +150,7 @@ fn write_object(table: &Table, text: &mut Vec<u8>, stop: &Stop, depth: u32) -> R
             _ => return Err(Error::runtime("Cannot serialise table: table key must be a number or string")),
         }
         text.push(b':');
-        write(&value, text, stop, depth + 1)?;
+        write(&value, text, watchdog, depth + 1)?;
     }
     text.push(b'}');
     Ok(())

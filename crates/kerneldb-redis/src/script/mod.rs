@@ -10,15 +10,17 @@ mod bits;
 mod cache;
 mod interpreter;
 mod json;
+mod native;
 mod random;
 mod values;
+mod watchdog;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cache::Cache;
 pub(crate) use cache::Script;
-pub(crate) use interpreter::{Called, Ended, Inputs, Interpreter};
+pub(crate) use interpreter::{CallResult, Inputs, Interpreter, Outcome};
 
 /// The scripts of a server, and their interpreter, which the first script creates.
 #[derive(Default)]
@@ -47,7 +49,7 @@ impl Scripts {
                 Some(created.map_err(|error| format!("ERR there is no interpreter of scripts: {error}"))?);
         }
         let done = guard.as_mut().map(f).ok_or_else(|| "ERR there is no interpreter of scripts".to_owned());
-        if guard.as_ref().is_some_and(Interpreter::is_broken) {
+        if guard.as_ref().is_some_and(Interpreter::is_poisoned) {
             *guard = None;
         }
         done

@@ -1,4 +1,5 @@
--- The environment of scripts. It gets the functions of the server, and returns a function that runs a script.
+-- The environment of scripts. It gets the functions of the server (native.rs), and returns two functions: one runs a script, the other drops
+-- the globals of a script that has ended.
 --
 -- All scripts share the tables of this file, so they must not be able to change them: a script sees each through an empty table that
 -- reads from it and refuses writes. Globals of a run are in a table of its own.
@@ -41,9 +42,9 @@ end
 -- The globals of the run that is under way, and its commands.
 local environment, commands
 
--- The values of a protected call, unless the script has to end: no script can catch that. An error that is a table with a text becomes the
--- text, as in Redis.
-local function go_on(succeeded, first, ...)
+-- Returns the values of a protected call, and raises an error if the script has to end, because no script can catch that. An error that is a
+-- table with a text becomes the text, as in Redis.
+local function after_protected_call(succeeded, first, ...)
 	native.check()
 	if succeeded then
 		return succeeded, first, ...
@@ -61,11 +62,11 @@ local globals = {
 }
 
 function globals.pcall(...)
-	return go_on(pcall(...))
+	return after_protected_call(pcall(...))
 end
 
 function globals.xpcall(f, handler)
-	return go_on(xpcall(f, function(failed)
+	return after_protected_call(xpcall(f, function(failed)
 		-- While an error of the clock is handled, there is no clock.
 		native.check()
 		return handler(native.describe(failed))
@@ -133,7 +134,7 @@ end
 globals.string = protect(strings)
 getmetatable("").__index = strings
 getmetatable("").__metatable = protect({})
-local tables = copy(table, {})
+local tables = copy(table, { setn = true })
 -- These write without regard to metatables.
 for _, name in ipairs({ "insert", "remove", "sort" }) do
 	local write = table[name]
@@ -151,7 +152,6 @@ function tables.concat(t, ...)
 	native.check()
 	return concat(t, ...)
 end
-tables.setn = nil
 globals.table = protect(tables)
 globals.bit = protect(native.bit)
 globals.cjson = protect(native.cjson)
@@ -173,7 +173,7 @@ globals.math = protect(maths)
 
 local routines = copy(coroutine, {})
 function routines.resume(...)
-	return go_on(resume(...))
+	return after_protected_call(resume(...))
 end
 function routines.wrap(f)
 	local routine = create(f)
@@ -205,7 +205,7 @@ local function failure(text)
 	return { err = text }
 end
 
-local function one_text(field, make)
+local function one_text(make)
 	return function(...)
 		local text = ...
 		if select("#", ...) ~= 1 or type(text) ~= "string" then
@@ -215,8 +215,8 @@ local function one_text(field, make)
 	end
 end
 
-redis.error_reply = one_text("err", failure)
-redis.status_reply = one_text("ok", function(text)
+redis.error_reply = one_text(failure)
+redis.status_reply = one_text(function(text)
 	return { ok = text }
 end)
 

@@ -2,7 +2,7 @@
 
 use mlua::{Error, Lua, Result, Table, Value};
 
-use super::interpreter::Stop;
+use super::watchdog::Watchdog;
 use crate::limits::{SCRIPT_REPLY_BYTES_MAX, SCRIPT_REPLY_DEPTH_MAX};
 use crate::resp::Writer;
 
@@ -62,23 +62,23 @@ pub(super) fn read<'a>(lua: &Lua, reply: &'a [u8]) -> Result<(Value, &'a [u8])> 
 }
 
 /// Writes a value as a reply. The error is for the client: the value is too deep or too large.
-pub(super) fn write(value: &Value, out: &mut Writer<'_>, stop: &Stop) -> Result<()> {
-    let within = Within { limit: out.len() + SCRIPT_REPLY_BYTES_MAX, stop };
-    write_within(value, out, &within, 0)
+pub(super) fn write(value: &Value, out: &mut Writer<'_>, watchdog: &Watchdog) -> Result<()> {
+    let limits = ReplyLimits { end: out.len() + SCRIPT_REPLY_BYTES_MAX, watchdog };
+    write_value(value, out, &limits, 0)
 }
 
-/// The limits on a reply.
-struct Within<'a> {
+/// The limits of a reply.
+struct ReplyLimits<'a> {
     /// The end of the longest reply in the buffer.
-    limit: usize,
-    stop: &'a Stop,
+    end: usize,
+    watchdog: &'a Watchdog,
 }
 
-fn write_within(value: &Value, out: &mut Writer<'_>, within: &Within<'_>, depth: u32) -> Result<()> {
+fn write_value(value: &Value, out: &mut Writer<'_>, limits: &ReplyLimits<'_>, depth: u32) -> Result<()> {
     if depth > SCRIPT_REPLY_DEPTH_MAX {
         return Err(Error::runtime("ERR reached lua stack limit"));
     }
-    if out.len() > within.limit {
+    if out.len() > limits.end {
         let text = format!("ERR a script's reply has at most {SCRIPT_REPLY_BYTES_MAX} bytes");
         return Err(Error::runtime(text));
     }
@@ -87,14 +87,14 @@ fn write_within(value: &Value, out: &mut Writer<'_>, within: &Within<'_>, depth:
         Value::Integer(number) => out.integer(*number),
         Value::Number(number) => out.integer(*number as i64),
         Value::String(text) => out.bulk(&text.as_bytes()),
-        Value::Table(table) => return write_table(table, out, within, depth),
+        Value::Table(table) => return write_table(table, out, limits, depth),
         _ => out.null(),
     }
     Ok(())
 }
 
-fn write_table(table: &Table, out: &mut Writer<'_>, within: &Within<'_>, depth: u32) -> Result<()> {
-    within.stop.check()?;
+fn write_table(table: &Table, out: &mut Writer<'_>, limits: &ReplyLimits<'_>, depth: u32) -> Result<()> {
+    limits.watchdog.check()?;
     if let Value::String(error) = table.raw_get("err")? {
         out.error(&error.as_bytes());
         return Ok(());
@@ -120,15 +120,15 @@ fn write_table(table: &Table, out: &mut Writer<'_>, within: &Within<'_>, depth: 
         out.map(pairs.pairs::<Value, Value>().count());
         for pair in pairs.pairs::<Value, Value>() {
             let (key, value) = pair?;
-            write_within(&key, out, within, depth + 1)?;
-            write_within(&value, out, within, depth + 1)?;
+            write_value(&key, out, limits, depth + 1)?;
+            write_value(&value, out, limits, depth + 1)?;
         }
         return Ok(());
     }
     if let Value::Table(elements) = table.raw_get("set")? {
         out.set(elements.pairs::<Value, Value>().count());
         for element in elements.pairs::<Value, Value>() {
-            write_within(&element?.0, out, within, depth + 1)?;
+            write_value(&element?.0, out, limits, depth + 1)?;
         }
         return Ok(());
     }
@@ -138,7 +138,7 @@ fn write_table(table: &Table, out: &mut Writer<'_>, within: &Within<'_>, depth: 
     }
     out.array(length);
     for i in 1..=length {
-        write_within(&table.raw_get(i)?, out, within, depth + 1)?;
+        write_value(&table.raw_get(i)?, out, limits, depth + 1)?;
     }
     Ok(())
 }

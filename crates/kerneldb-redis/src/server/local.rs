@@ -34,9 +34,9 @@ impl LocalPath {
     }
 
     /// The map with the sockets of the clients.
-    pub(super) fn locals(&self) -> Result<OwnedFd> {
-        let [(_, locals), _] = &self.maps;
-        let fd = locals.as_fd().try_clone_to_owned();
+    pub(super) fn fastpath_sockets(&self) -> Result<OwnedFd> {
+        let [(_, fastpath_sockets), _] = &self.maps;
+        let fd = fastpath_sockets.as_fd().try_clone_to_owned();
         fd.map_err(|e| Error::io("cannot duplicate a map descriptor", e))
     }
 

@@ -149,7 +149,7 @@ impl Server {
     /// Those of [`Server::prepare`].
     pub fn resume(config: ServerConfig, handover: Handover) -> Result<Preparation> {
         config.check()?;
-        let Handover { listener, clients, state, handlers, locals, outcome } = handover;
+        let Handover { listener, clients, state, handlers, fastpath_sockets, outcome } = handover;
         let listener = match Listener::of(listener, config.bind) {
             Ok(listener) => listener,
             Err(old) => match Listener::bind(config.bind) {
@@ -163,7 +163,7 @@ impl Server {
         Ok(Preparation {
             handover: Some((clients, state, outcome)),
             handlers,
-            locals: locals.map(Arc::new),
+            fastpath_sockets: fastpath_sockets.map(Arc::new),
             ..Preparation::new(config, Arc::new(listener))
         })
     }
@@ -190,7 +190,7 @@ pub struct Preparation {
     /// Handlers of the program before, whose stand-ins are attached.
     handlers: Vec<SuspendedHandler>,
     /// The map with the sockets of local clients, of the program before.
-    locals: Option<Arc<OwnedFd>>,
+    fastpath_sockets: Option<Arc<OwnedFd>>,
     /// The options of the database without the changes of the clients, if they differ.
     configured: Option<DatabaseOptions>,
 }
@@ -200,8 +200,16 @@ type Continued = (Vec<CarriedClient>, CarriedState, std::result::Result<(), Stri
 
 impl Preparation {
     fn new(config: ServerConfig, listener: Arc<Listener>) -> Preparation {
-        let (handlers, locals) = (Vec::new(), None);
-        Preparation { config, listener, loading: None, handover: None, handlers, locals, configured: None }
+        let (handlers, fastpath_sockets) = (Vec::new(), None);
+        Preparation {
+            config,
+            listener,
+            loading: None,
+            handover: None,
+            handlers,
+            fastpath_sockets,
+            configured: None,
+        }
     }
 
     /// The address of the server.
@@ -251,10 +259,11 @@ impl Preparation {
     pub fn load(&mut self, database: &Arc<Database>) {
         // Only one of them can attach its programs to the map of local clients.
         drop(self.loading.take().map(|(_, thread)| thread.join()));
-        let (listener, config, locals) = (self.listener.clone(), self.config.clone(), self.locals.clone());
+        let (listener, config, fastpath_sockets) =
+            (self.listener.clone(), self.config.clone(), self.fastpath_sockets.clone());
         let thread = std::thread::Builder::new().name("kerneldb-load".into()).spawn({
             let database = database.clone();
-            move || KernelSide::load(database, &config, &listener, locals)
+            move || KernelSide::load(database, &config, &listener, fastpath_sockets)
         });
         // If there is no thread, the programs are loaded when the server starts.
         self.loading = thread.ok().map(|thread| (database.clone(), thread));
@@ -308,7 +317,12 @@ impl Preparation {
         let loaded = self.loading.take().filter(|(of, _)| Arc::ptr_eq(of, &database));
         let kernel = match loaded {
             Some((_, thread)) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?,
-            None => KernelSide::load(database.clone(), &self.config, &self.listener, self.locals.take())?,
+            None => KernelSide::load(
+                database.clone(),
+                &self.config,
+                &self.listener,
+                self.fastpath_sockets.take(),
+            )?,
         };
         self.resume_handlers(&database);
         let (config, listener) = (self.config, self.listener);

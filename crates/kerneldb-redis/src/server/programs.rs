@@ -167,13 +167,13 @@ impl Loaded {
 }
 
 impl Programs {
-    /// Loads the programs with maps for `max_clients` connections and attaches the trampolines. `locals` is the map with the sockets of
+    /// Loads the programs with maps for `max_clients` connections and attaches the trampolines. `fastpath_sockets` is the map with the sockets of
     /// local clients of the program before. These are answered by TCP, and clients that connect later by the local fast path.
     pub(super) fn load(
         database: Arc<Database>,
         server: &ServerConfig,
         listener: &Listener,
-        locals: Option<&OwnedFd>,
+        fastpath_sockets: Option<&OwnedFd>,
     ) -> Result<Programs> {
         let cpus =
             libbpf_rs::num_possible_cpus().map_err(|e| kernel_error("cannot count the CPUs", e))? as u32;
@@ -213,8 +213,8 @@ impl Programs {
         if server.local_fast_path {
             let entries = [("srv_locals", server.max_clients)];
             let mut maps = programs.reuse()?;
-            if let Some(locals) = locals {
-                maps.insert("srv_locals".into(), locals.try_clone().map_err(duplicating)?);
+            if let Some(fastpath_sockets) = fastpath_sockets {
+                maps.insert("srv_locals".into(), fastpath_sockets.try_clone().map_err(duplicating)?);
             }
             let object = load(&LOCAL, &database, 0, &constants_here, maps, &entries)?;
             programs.local = Some(LocalPath::attach(&object)?);
@@ -239,8 +239,8 @@ impl Programs {
     }
 
     /// The map with the sockets of local clients.
-    pub(super) fn locals(&self) -> Option<Result<OwnedFd>> {
-        self.local.as_ref().map(LocalPath::locals)
+    pub(super) fn fastpath_sockets(&self) -> Option<Result<OwnedFd>> {
+        self.local.as_ref().map(LocalPath::fastpath_sockets)
     }
 
     fn loaded(&self) -> MutexGuard<'_, Option<Loaded>> {

@@ -30,7 +30,8 @@ pub(crate) fn duplicate_map(map: &impl AsFd) -> Result<OwnedFd> {
     map.as_fd().try_clone_to_owned().map_err(|error| Error::io("cannot duplicate a map descriptor", error))
 }
 
-/// Reads an element of an array. The result is none if the elements have another size.
+/// Reads an element of an array. The result is none if the elements have another size. A handle of libbpf would need CAP_SYS_ADMIN, because
+/// it finds a map by its number.
 pub(crate) fn read_element(map: BorrowedFd<'_>, index: u32, bytes: usize) -> Result<Option<Vec<u8>>> {
     let failed = |what: &str, error: i32| {
         Error::io(format!("cannot read {what}"), io::Error::from_raw_os_error(error.unsigned_abs() as i32))

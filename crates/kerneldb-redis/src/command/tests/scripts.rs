@@ -7,7 +7,10 @@ use proptest::prelude::*;
 
 use super::redis::Redis;
 use super::{Client, encode, one};
-use crate::limits::{SCRIPT_MEMORY_BYTES_MAX, SCRIPT_REPLY_BYTES_MAX, SCRIPT_REPLY_DEPTH_MAX};
+use crate::limits::{
+    SCRIPT_JSON_BYTES_MAX, SCRIPT_MEMORY_BYTES_MAX, SCRIPT_PATTERN_BYTES_MAX, SCRIPT_REPLY_BYTES_MAX,
+    SCRIPT_REPLY_DEPTH_MAX, SCRIPT_REQUEST_BYTES_MAX, SCRIPTS_COMPILED_MAX,
+};
 
 /// Scripts whose replies must be the same to the byte, in order. Each gets the keys `a` and `b`, and the arguments `1` and `x y`.
 const SAME: &[&str] = &[
@@ -52,6 +55,8 @@ const SAME: &[&str] = &[
     "local ok, e = pcall(function() error({err='MINE x'}) end) return e.err",
     "error('mine')",
     "error({err='MINE x'})",
+    "error('two\\nlines')",
+    "return redis.error_reply('ERR two\\nlines')",
     "error()",
     "return nosuch",
     "nosuch = 1",
@@ -356,7 +361,7 @@ fn a_script_has_limits_of_memory_and_of_its_reply() {
     assert_eq!(client.send("EVAL 'return 1' 0"), ":1\r\n");
 }
 
-/// What one script does to the environment, no other one sees.
+/// No script sees changes that another one has tried to make to the environment.
 #[test]
 fn scripts_see_nothing_of_one_another() {
     let mut client = one();
@@ -426,10 +431,33 @@ fn no_script_uses_up_the_server() {
         );
     }
     // Many different scripts take no memory from one another.
-    for i in 0..300 {
+    for i in 0..SCRIPTS_COMPILED_MAX + 1 {
         let script = format!("local x = {i} if x < 0 then {} end return x", "x = 1 ".repeat(15_000));
         assert_eq!(timed(&mut client, &script).1, format!(":{i}\r\n"));
     }
+}
+
+/// One past each limit, there is an error.
+#[test]
+fn texts_of_a_script_have_limits() {
+    let mut client = one();
+    let mut run = |body: String| timed(&mut client, &body).1;
+    let pattern = |bytes| format!("return string.find('a', ('a'):rep({bytes}))");
+    assert_eq!(run(pattern(SCRIPT_PATTERN_BYTES_MAX)), "$-1\r\n");
+    assert!(run(pattern(SCRIPT_PATTERN_BYTES_MAX + 1)).starts_with("-ERR the pattern is too long"));
+    let decode = |bytes| format!("return #cjson.decode('[' .. (' '):rep({bytes} - 2) .. ']')");
+    assert_eq!(run(decode(SCRIPT_JSON_BYTES_MAX)), ":0\r\n");
+    assert!(run(decode(SCRIPT_JSON_BYTES_MAX + 1)).contains("the text is too long"));
+    // Four times the same text, so that the interpreter has memory for it. The limit is looked at before each value: here before the 1.
+    let quarter = SCRIPT_REQUEST_BYTES_MAX / 4;
+    let encode = |bytes| format!("local s = ('x'):rep({bytes}) return #cjson.encode({{s, s, s, s, 1}})");
+    assert_eq!(run(encode(quarter - 4)), format!(":{}\r\n", SCRIPT_REQUEST_BYTES_MAX - 1));
+    assert!(run(encode(quarter - 3)).contains("Cannot serialise, the text is too long"));
+    let request = |rest: &str| {
+        format!("local s = ('x'):rep({quarter} - 1) return redis.pcall('del', s, s, s, s, '{rest}')")
+    };
+    assert!(run(request("x")).starts_with("-ERR key exceeds the limit"));
+    assert_eq!(run(request("xx")), "-ERR the arguments of the command are too long\r\n");
 }
 
 /// At a limit, a script's whole transaction is rolled back.

@@ -94,8 +94,8 @@ impl EventLoop {
             libraries,
             scripts: server.scripts.texts().into_iter().map(ByteBuf::from).collect(),
         };
-        let locals = self.kernel.locals();
-        Ok(Ok(Handover { listener, clients, state, handlers, locals, outcome: Ok(()) }))
+        let fastpath_sockets = self.kernel.fastpath_sockets();
+        Ok(Ok(Handover { listener, clients, state, handlers, fastpath_sockets, outcome: Ok(()) }))
     }
 
     /// Takes a checkpoint, and checks that nothing is in the way. Then it leaves the events of handlers to their stand-ins. The error is the

@@ -44,7 +44,7 @@ pub struct Handover {
     /// Handlers that were attached, and whose stand-ins are.
     pub(super) handlers: Vec<SuspendedHandler>,
     /// The map with the sockets of local clients, if there is one: with it, the kernel would free replies that they have not read.
-    pub(super) locals: Option<OwnedFd>,
+    pub(super) fastpath_sockets: Option<OwnedFd>,
     /// How the upgrade ended, for the client that asked for it.
     pub(super) outcome: std::result::Result<(), String>,
 }
@@ -95,7 +95,7 @@ struct Document<Talk, State> {
     #[serde(default)]
     handlers: Vec<CarriedHandler>,
     #[serde(default)]
-    locals: Option<RawFd>,
+    fastpath_sockets: Option<RawFd>,
 }
 
 impl Handover {
@@ -116,7 +116,7 @@ impl Handover {
             clients: self.clients.iter().map(|client| (client.stream.as_raw_fd(), &client.talk)).collect(),
             state: &self.state,
             handlers: self.handlers.iter().map(CarriedHandler::of).collect(),
-            locals: self.locals.as_ref().map(AsRawFd::as_raw_fd),
+            fastpath_sockets: self.fastpath_sockets.as_ref().map(AsRawFd::as_raw_fd),
         };
         let written = || -> io::Result<File> {
             let file = File::from(memfd_create("bedplate-handover", MemfdFlags::CLOEXEC)?);
@@ -141,8 +141,8 @@ impl Handover {
             let links = handler.events.iter().filter_map(|(_, link)| link.as_ref());
             links.chain([&handler.counts_map]).map(AsFd::as_fd)
         });
-        let locals = self.locals.as_ref().map(AsFd::as_fd);
-        let mut all = clients.chain([self.listener.as_fd()]).chain(handlers).chain(locals);
+        let fastpath_sockets = self.fastpath_sockets.as_ref().map(AsFd::as_fd);
+        let mut all = clients.chain([self.listener.as_fd()]).chain(handlers).chain(fastpath_sockets);
         all.try_for_each(|fd| fcntl_setfd(fd, flags))
     }
 
@@ -177,7 +177,7 @@ impl Handover {
         let mut seen = HashSet::new();
         let handlers = document.handlers.iter().flat_map(CarriedHandler::descriptors);
         let clients = document.clients.iter().map(|(fd, _)| *fd);
-        for fd in clients.chain([document.listener]).chain(handlers).chain(document.locals) {
+        for fd in clients.chain([document.listener]).chain(handlers).chain(document.fastpath_sockets) {
             // SAFETY: The descriptor is only looked at.
             let open = fd >= 0 && fcntl_getfd(unsafe { BorrowedFd::borrow_raw(fd) }).is_ok();
             if !open || !seen.insert(fd) {
@@ -195,7 +195,7 @@ impl Handover {
                 .collect(),
             state: document.state,
             handlers: document.handlers.into_iter().map(|handler| handler.into_suspended(own)).collect(),
-            locals: document.locals.map(own),
+            fastpath_sockets: document.fastpath_sockets.map(own),
             outcome: Ok(()),
         };
         handover.close_at_exec(true).map_err(|e| failed(e.into()))?;
@@ -279,7 +279,7 @@ mod tests {
             clients: vec![CarriedClient { stream, talk }],
             state,
             handlers: vec![handler],
-            locals: Some(file()),
+            fastpath_sockets: Some(file()),
             outcome: Ok(()),
         }
     }
@@ -301,7 +301,7 @@ mod tests {
             handover.clients[0].stream.as_fd(),
             link.as_fd(),
             handler.counts_map.as_fd(),
-            handover.locals.as_ref().unwrap().as_fd(),
+            handover.fastpath_sockets.as_ref().unwrap().as_fd(),
         ] {
             assert_eq!(fcntl_getfd(fd).unwrap(), flags);
         }
@@ -351,7 +351,7 @@ mod tests {
                 clients,
                 state: CarriedState::default(),
                 handlers: Vec::new(),
-                locals: None,
+                fastpath_sockets: None,
             };
             ciborium::into_writer(&document, &mut bytes).unwrap();
             bytes

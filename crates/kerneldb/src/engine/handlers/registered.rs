@@ -23,7 +23,7 @@ enum Attached {
     Timer(Timer),
 }
 
-/// What runs a handler.
+/// The mechanism that runs a handler at its events.
 pub(crate) enum Trigger {
     /// Events that a link of the kernel leads to.
     Links {

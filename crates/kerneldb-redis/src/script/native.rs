@@ -1,0 +1,182 @@
+//! The functions of the server that the prelude gives to scripts, and the errors that they raise.
+
+use std::sync::Arc;
+
+use mlua::{Error, Lua, MultiValue, Result, Table, Value, Variadic};
+
+use super::cache::sha1_hex;
+use super::random::Random;
+use super::watchdog::Watchdog;
+use super::{CallResult, bits, json, values};
+use crate::REDIS_VERSION;
+use crate::limits::{SCRIPT_PATTERN_BYTES_MAX, SCRIPT_REQUEST_BYTES_MAX};
+use crate::resp::OwnedArgs;
+
+/// Bytes of each text that a script logs.
+const LOG_BYTES: usize = 1000;
+
+/// Lua's own text for a lack of memory.
+pub(super) const NO_MEMORY: &str = "not enough memory";
+
+/// An error with a code, which a script sees as a table.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", String::from_utf8_lossy(.0))]
+struct ErrorReply(Vec<u8>);
+
+fn error_reply(text: &[u8]) -> Error {
+    Error::external(ErrorReply(text.to_vec()))
+}
+
+/// The text of an error, on one line.
+pub(super) fn message(error: &Error) -> String {
+    let text = match error {
+        Error::RuntimeError(text) | Error::SyntaxError { message: text, .. } => text.clone(),
+        Error::CallbackError { cause, .. } => message(cause),
+        other => other.to_string(),
+    };
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
+/// The functions and values for the prelude.
+pub(super) fn functions(lua: &Lua, watchdog: &Arc<Watchdog>) -> Result<Table> {
+    let native = lua.create_table()?;
+    native.set("bit", bits::library(lua)?)?;
+    native.set("cjson", json::library(lua, watchdog)?)?;
+    native.set("pattern_bytes", SCRIPT_PATTERN_BYTES_MAX)?;
+    native.set("version", REDIS_VERSION)?;
+    let number =
+        REDIS_VERSION.split('.').fold(0, |number, part| number << 8 | part.parse::<u32>().unwrap_or(0));
+    native.set("version_number", number)?;
+    let watchdog = watchdog.clone();
+    native.set("check", lua.create_function(move |_, ()| watchdog.check())?)?;
+    native.set("describe", lua.create_function(describe)?)?;
+    native.set("sha1hex", lua.create_function(sha1hex)?)?;
+    native.set("log", lua.create_function(log)?)?;
+    let random = Arc::new(Random::default());
+    let seeds = random.clone();
+    native.set("random", lua.create_function(move |_, ()| Ok(random.next()))?)?;
+    let seed = move |_: &Lua, seed: f64| {
+        seeds.seed(seed as i64 as u32);
+        Ok(())
+    };
+    native.set("seed", lua.create_function(seed)?)?;
+    Ok(native)
+}
+
+/// The error that a native function has raised, as a script sees it: a table for an error with a code, otherwise a text after the place.
+/// Other values stay as they are.
+fn describe(lua: &Lua, (value, place): (Value, Option<String>)) -> Result<Value> {
+    let Value::Error(error) = &value else { return Ok(value) };
+    let mut error = &**error;
+    while let Error::CallbackError { cause, .. } = error {
+        error = cause;
+    }
+    if let Error::MemoryError(_) = error {
+        return Ok(Value::String(lua.create_string(NO_MEMORY)?));
+    }
+    if let Error::ExternalError(external) = error
+        && let Some(ErrorReply(text)) = external.downcast_ref()
+    {
+        return error_table(lua, text);
+    }
+    let text = place.unwrap_or_default() + &message(error);
+    Ok(Value::String(lua.create_string(text)?))
+}
+
+fn error_table(lua: &Lua, text: &[u8]) -> Result<Value> {
+    let table = lua.create_table()?;
+    table.raw_set("err", lua.create_string(text)?)?;
+    Ok(Value::Table(table))
+}
+
+fn sha1hex(_: &Lua, texts: Variadic<Value>) -> Result<String> {
+    match &texts[..] {
+        [text] => Ok(sha1_hex(text.to_string()?.as_bytes())),
+        _ => Err(error_reply(b"ERR wrong number of arguments")),
+    }
+}
+
+fn log(_: &Lua, arguments: Variadic<Value>) -> Result<()> {
+    let [level, first, rest @ ..] = &arguments[..] else {
+        return Err(error_reply(b"ERR redis.log() requires two arguments or more."));
+    };
+    let level = match level {
+        Value::Integer(level) => *level,
+        Value::Number(level) => *level as i64,
+        _ => return Err(error_reply(b"ERR First argument must be a number (log level).")),
+    };
+    let texts = [first].into_iter().chain(rest).map(|text| match text {
+        Value::String(text) => {
+            let bytes = text.as_bytes();
+            Ok(String::from_utf8_lossy(&bytes[..bytes.len().min(LOG_BYTES)]).into_owned())
+        }
+        other => other.to_string(),
+    });
+    let text = texts.collect::<Result<Vec<String>>>()?.join(" ");
+    match level {
+        0 | 1 => tracing::debug!("script: {text}"),
+        2 => tracing::info!("script: {text}"),
+        3 => tracing::warn!("script: {text}"),
+        _ => return Err(error_reply(b"ERR Invalid debug level.")),
+    }
+    Ok(())
+}
+
+/// `redis.call`: a command's error is raised.
+pub(super) fn call(
+    lua: &Lua,
+    watchdog: &Watchdog,
+    arguments: MultiValue,
+    run: &mut dyn FnMut(&OwnedArgs) -> CallResult,
+) -> Result<Value> {
+    match run_command(watchdog, arguments, run)? {
+        CallResult::Error(text) => Err(error_reply(&text)),
+        CallResult::Reply(reply) => Ok(values::read(lua, &reply)?.0),
+        CallResult::Abort => aborted(watchdog),
+    }
+}
+
+/// `redis.pcall`: a command's error is the value.
+pub(super) fn protected_call(
+    lua: &Lua,
+    watchdog: &Watchdog,
+    arguments: MultiValue,
+    run: &mut dyn FnMut(&OwnedArgs) -> CallResult,
+) -> Result<Value> {
+    match run_command(watchdog, arguments, run)? {
+        CallResult::Error(text) => error_table(lua, &text),
+        CallResult::Reply(reply) => Ok(values::read(lua, &reply)?.0),
+        CallResult::Abort => aborted(watchdog),
+    }
+}
+
+fn aborted(watchdog: &Watchdog) -> Result<Value> {
+    watchdog.abort();
+    watchdog.check().map(|()| Value::Nil)
+}
+
+fn run_command(
+    watchdog: &Watchdog,
+    arguments: MultiValue,
+    run: &mut dyn FnMut(&OwnedArgs) -> CallResult,
+) -> Result<CallResult> {
+    watchdog.check()?;
+    let refuse = |text: &str| Ok(CallResult::Error(text.into()));
+    if arguments.is_empty() {
+        return refuse("ERR Please specify at least one argument for this redis lib call");
+    }
+    let bytes = arguments.iter().map(|argument| argument.as_string().map_or(0, |text| text.as_bytes().len()));
+    if bytes.sum::<usize>() > SCRIPT_REQUEST_BYTES_MAX {
+        return refuse("ERR the arguments of the command are too long");
+    }
+    let mut request = OwnedArgs::default();
+    for argument in &arguments {
+        match argument {
+            Value::String(text) => request.push(&text.as_bytes()),
+            Value::Integer(number) => request.push(number.to_string().as_bytes()),
+            Value::Number(number) => request.push(values::number_text(*number, 17).as_bytes()),
+            _ => return refuse("ERR Lua redis lib command arguments must be strings or integers"),
+        }
+    }
+    Ok(run(&request))
+}
