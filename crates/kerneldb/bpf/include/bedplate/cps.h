@@ -23,7 +23,15 @@
 
 #include <bedplate/kdb.h>
 
-#define KDB_TAIL(index) bpf_tail_call(c, &KDB_PROGRAMS, index)
+/*
+ * Each tail call with a constant index has a call instruction of its own: the kernel makes a direct jump of it.
+ * The compiler would share one instruction between continuations, and the kernel would have to look the program
+ * up in the array at each call, and to jump to it indirectly.
+ */
+#define KDB_TAIL(index)                                                                                \
+	__builtin_choose_expr(__builtin_constant_p(index),                                             \
+			      bpf_tail_call_static(c, &KDB_PROGRAMS, index),                           \
+			      bpf_tail_call(c, &KDB_PROGRAMS, index))
 
 #define KDB_PROGRAM_BEGIN(name)                                                                        \
 	SEC(KDB_SECTION) int name(KDB_CONTEXT *c)                                                      \
