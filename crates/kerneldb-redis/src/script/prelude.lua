@@ -1,8 +1,9 @@
--- The environment of scripts. It gets the functions of the server (native.rs), and returns two functions: one runs a script, the other drops
--- the globals of a script that has ended.
+-- The environment of scripts and functions. It gets the functions of the server (native.rs), and returns four functions: `run` runs a script,
+-- `load` loads a library, `call` calls a function of a library, and `release` drops the globals of a script that has ended.
 --
 -- All scripts share the tables of this file, so they must not be able to change them: a script sees each through an empty table that
--- reads from it and refuses writes. Globals of a run are in a table of its own.
+-- reads from it and refuses writes. Globals of a run are in a table of its own. Libraries and their functions have no globals of their own,
+-- so they share one table, which reads from the tables of this file.
 
 local native = ...
 
@@ -155,6 +156,8 @@ end
 globals.table = protect(tables)
 globals.bit = protect(native.bit)
 globals.cjson = protect(native.cjson)
+globals.cmsgpack = protect(native.cmsgpack)
+globals.struct = protect(native.struct)
 
 local maths = copy(math, {})
 function maths.random(low, high)
@@ -223,42 +226,101 @@ end)
 redis.log = native.log
 redis.sha1hex = native.sha1hex
 
-function redis.setresp(version)
-	if version ~= 2 then
-		error("scripts get replies in RESP2", 0)
+function redis.setresp(...)
+	local version = ...
+	if select("#", ...) ~= 1 then
+		error({ err = "ERR redis.setresp() requires one argument." }, 0)
+	elseif version ~= 2 and version ~= 3 then
+		error({ err = "ERR RESP version must be 2 or 3." }, 0)
+	elseif version == 3 then
+		error({ err = "ERR scripts get replies in RESP2" }, 0)
 	end
 end
 
 -- There are no replicas.
 function redis.set_repl() end
-function redis.replicate_commands()
-	return true
+local script_redis = setmetatable({
+	replicate_commands = function()
+		return true
+	end,
+}, { __index = redis })
+
+-- What scripts get as the metatable of their globals.
+local shown_metatable = protect({})
+
+-- The metatable of a table of globals. `find_global` finds a value by its name.
+local function visible(find_global)
+	return {
+		__index = function(_, name)
+			local value = find_global(name)
+			if value == nil then
+				error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)
+			end
+			return value
+		end,
+		__newindex = refuse,
+		__metatable = shown_metatable,
+	}
 end
 
-local visible = {
-	__index = function(_, name)
-		local value = globals[name]
-		if name == "redis" then
-			value = commands
-		end
-		if value == nil then
-			error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)
-		end
-		return value
-	end,
-	__newindex = refuse,
-	__metatable = false,
-}
+local script_globals = visible(function(name)
+	return name == "redis" and commands or globals[name]
+end)
 
--- Adds where an error has happened. Functions of this file are not the place.
-local function locate(failed)
-	local level = 2
+-- While a library is loaded, the function that registers functions. The library sees nothing but `redis` meanwhile.
+local registering
+
+-- A library may keep its function for later, when it registers nothing.
+local function register_function(...)
+	if not registering then
+		error({ err = "ERR redis.register_function can only be called on FUNCTION LOAD command" }, 0)
+	end
+	return registering(...)
+end
+
+local loading = setmetatable({}, visible(function(name)
+	if name == "register_function" then
+		return register_function
+	elseif name == "log" or type(name) == "string" and (find(name, "^LOG_") or find(name, "^REDIS_")) then
+		return redis[name]
+	end
+end))
+
+-- Functions of libraries may keep this table, so it is the same one in all calls. Its commands are those of the present call.
+local function_commands = protect(setmetatable({}, {
+	__index = function(_, name)
+		return commands[name] or redis[name]
+	end,
+}))
+
+local function_environment
+function_environment = setmetatable({}, visible(function(name)
+	if registering then
+		return name == "redis" and loading or nil
+	elseif name == "redis" then
+		return function_commands
+	elseif name == "_G" then
+		return function_environment
+	end
+	return globals[name]
+end))
+protected[loading], protected[function_environment] = true, true
+
+-- Describes an error; also returns where it has happened. Functions of this file are not the place.
+local function describe(failed)
+	local level = 3
 	local place = getinfo(level, "Sl")
 	while place and (place.what == "C" or place.what == "tail" or place.source == "=prelude") do
 		level = level + 1
 		place = getinfo(level, "Sl")
 	end
-	failed = native.describe(failed, place and place.short_src .. ":" .. place.currentline .. ": " or "")
+	return native.describe(failed, place and place.short_src .. ":" .. place.currentline .. ": " or ""), place
+end
+
+-- Adds where an error has happened.
+local function locate(failed)
+	local place
+	failed, place = describe(failed)
 	if failed == "not enough memory" then
 		return failed
 	end
@@ -271,16 +333,38 @@ local function locate(failed)
 	return failed
 end
 
-return function(script, keys, arguments, call, protected_call)
+local function run(script, keys, arguments, call, protected_call)
 	commands = setmetatable(
 		{ call = call, pcall = protected_call },
-		{ __index = redis, __newindex = refuse, __metatable = false }
+		{ __index = script_redis, __newindex = refuse, __metatable = false }
 	)
-	environment = setmetatable({ KEYS = keys, ARGV = arguments }, visible)
+	environment = setmetatable({ KEYS = keys, ARGV = arguments }, script_globals)
 	protected[environment], protected[commands] = true, true
 	rawset(environment, "_G", environment)
 	setfenv(script, environment)
 	return xpcall(script, locate)
-end, function()
-	environment, commands = nil, nil
 end
+
+-- Calls a function of a library.
+local function call_function(f, keys, arguments, call, protected_call)
+	commands = { call = call, pcall = protected_call }
+	environment = function_environment
+	return xpcall(function()
+		return f(keys, arguments)
+	end, locate)
+end
+
+-- Runs the code of a library, which registers functions by `register`.
+local function load(library, register)
+	registering, environment = register, function_environment
+	setfenv(library, function_environment)
+	return xpcall(library, function(failed)
+		return (describe(failed))
+	end)
+end
+
+local function release()
+	environment, commands, registering = nil, nil, nil
+end
+
+return { run = run, call = call_function, load = load, release = release }
