@@ -2,8 +2,7 @@
 -- `load` loads a library, `call` calls a function of a library, and `release` drops the globals of a script that has ended.
 --
 -- All scripts share the tables of this file, so they must not be able to change them: a script sees each through an empty table that
--- reads from it and refuses writes. Globals of a run are in a table of its own. Libraries and their functions have no globals of their own,
--- so they share one table, which reads from the tables of this file.
+-- reads from it and refuses writes. They have no globals of their own.
 
 local native = ...
 
@@ -40,8 +39,8 @@ local function copy(t, without)
 	return copied
 end
 
--- The globals of the run that is under way, and its commands.
-local environment, commands
+-- The globals of the run that is under way, its commands, and the keys and arguments of a script.
+local environment, commands, keys, arguments
 
 -- Returns the values of a protected call, and raises an error if the script has to end, because no script can catch that. An error that is a
 -- table with a text becomes the text, as in Redis.
@@ -111,7 +110,7 @@ function globals.collectgarbage(option)
 	return option == "count" and collectgarbage("count") or 0
 end
 
-local strings = copy(string, { dump = true })
+local strings = copy(string, {})
 -- These can take long, and have no look at the clock. The matcher of patterns recurses for each item of a pattern.
 for _, name in ipairs({ "find", "match", "gmatch", "gsub" }) do
 	local search = string[name]
@@ -263,9 +262,36 @@ local function visible(find_global)
 	}
 end
 
-local script_globals = visible(function(name)
-	return name == "redis" and commands or globals[name]
-end)
+-- The table `redis` of a run. It is the same one in all runs, because functions of libraries may keep it. Its commands are those of the
+-- present run.
+local function command_table(api)
+	local shown = setmetatable({}, {
+		__index = function(_, name)
+			return commands[name] or api[name]
+		end,
+		__newindex = refuse,
+		__metatable = false,
+	})
+	protected[shown] = true
+	return shown
+end
+
+local script_commands, function_commands = command_table(script_redis), command_table(redis)
+
+local script_environment
+script_environment = setmetatable({}, visible(function(name)
+	if name == "redis" then
+		return script_commands
+	elseif name == "KEYS" then
+		return keys
+	elseif name == "ARGV" then
+		return arguments
+	elseif name == "_G" then
+		return script_environment
+	end
+	return globals[name]
+end))
+protected[script_environment] = true
 
 -- While a library is loaded, the function that registers functions. The library sees nothing but `redis` meanwhile.
 local registering
@@ -285,13 +311,6 @@ local loading = setmetatable({}, visible(function(name)
 		return redis[name]
 	end
 end))
-
--- Functions of libraries may keep this table, so it is the same one in all calls. Its commands are those of the present call.
-local function_commands = protect(setmetatable({}, {
-	__index = function(_, name)
-		return commands[name] or redis[name]
-	end,
-}))
 
 local function_environment
 function_environment = setmetatable({}, visible(function(name)
@@ -333,24 +352,19 @@ local function locate(failed)
 	return failed
 end
 
-local function run(script, keys, arguments, call, protected_call)
-	commands = setmetatable(
-		{ call = call, pcall = protected_call },
-		{ __index = script_redis, __newindex = refuse, __metatable = false }
-	)
-	environment = setmetatable({ KEYS = keys, ARGV = arguments }, script_globals)
-	protected[environment], protected[commands] = true, true
-	rawset(environment, "_G", environment)
-	setfenv(script, environment)
+local function run(script, script_keys, script_arguments, call, protected_call)
+	commands = { call = call, pcall = protected_call }
+	environment, keys, arguments = script_environment, script_keys, script_arguments
+	setfenv(script, script_environment)
 	return xpcall(script, locate)
 end
 
 -- Calls a function of a library.
-local function call_function(f, keys, arguments, call, protected_call)
+local function call_function(f, function_keys, function_arguments, call, protected_call)
 	commands = { call = call, pcall = protected_call }
 	environment = function_environment
 	return xpcall(function()
-		return f(keys, arguments)
+		return f(function_keys, function_arguments)
 	end, locate)
 end
 
@@ -364,7 +378,7 @@ local function load(library, register)
 end
 
 local function release()
-	environment, commands, registering = nil, nil, nil
+	environment, commands, keys, arguments, registering = nil, nil, nil, nil, nil
 end
 
 return { run = run, call = call_function, load = load, release = release }

@@ -192,6 +192,15 @@ const SAME: &[&str] = &[
     "redis.setresp(4)",
     "redis.setresp()",
     "local g = getmetatable(_G) g.__index = {}",
+    "_G = {}",
+    "KEYS = {}",
+    "redis.call = nil",
+    "redis.other = 1",
+    "return tostring(redis.other)",
+    "return loadstring(string.dump(function() return 1 end))()",
+    "return type(string.dump(function() end))",
+    "KEYS[1] = 'x' return KEYS[1]",
+    "return {tostring(_G == _G._G), type(_G.KEYS), type(rawget(_G, 'x'))}",
 ];
 
 #[test]
