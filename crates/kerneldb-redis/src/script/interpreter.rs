@@ -12,7 +12,7 @@ use mlua::{
 };
 
 use super::cache::Script;
-use super::functions::catalog::{FunctionInfo, Library};
+use super::functions::catalog::{Catalog, FunctionInfo, Library};
 use super::functions::registry::Registry;
 use super::json::Settings;
 use super::native::{self, NO_MEMORY, message};
@@ -102,6 +102,8 @@ pub(crate) struct Interpreter {
     callbacks: Table,
     /// The numbers of these libraries.
     libraries: BTreeSet<u64>,
+    /// The number of the catalog that it has followed.
+    catalog_number: u64,
     /// The settings of `cjson`.
     json: Arc<Settings>,
     watchdog: Arc<Watchdog>,
@@ -136,6 +138,7 @@ impl Interpreter {
             compiled: HashMap::new(),
             callbacks,
             libraries: BTreeSet::new(),
+            catalog_number: 0,
             json,
             watchdog,
             is_poisoned: false,
@@ -174,9 +177,13 @@ impl Interpreter {
         code: &[u8],
     ) -> std::result::Result<BTreeMap<String, FunctionInfo>, String> {
         let chunk = self.lua.load(code).set_name("@user_function").set_mode(ChunkMode::Text);
-        let chunk = chunk
-            .into_function()
-            .map_err(|error| format!("Error compiling function: {}", message(&error)))?;
+        let chunk = match chunk.into_function() {
+            Ok(chunk) => chunk,
+            Err(error) => {
+                self.collect();
+                return Err(format!("Error compiling function: {}", message(&error)));
+            }
+        };
         let registry = Registry::default();
         self.watchdog.start(FUNCTION_LOAD_TIME_MAX);
         // Like a script, a library may use too many values.
@@ -228,10 +235,15 @@ impl Interpreter {
         })
     }
 
-    /// Drops the libraries whose numbers are not to stay.
-    pub fn retain_libraries(&mut self, stays: impl Fn(u64) -> bool) {
+    /// Drops the libraries that are not in the catalog.
+    pub fn follow_catalog(&mut self, catalog: &Catalog) {
+        if self.catalog_number == catalog.number {
+            return;
+        }
+        self.catalog_number = catalog.number;
+        let stay: BTreeSet<u64> = catalog.libraries().map(|library| library.id).collect();
         let callbacks = &self.callbacks;
-        self.libraries.retain(|id| stays(*id) || callbacks.raw_set(*id as f64, Value::Nil).is_err());
+        self.libraries.retain(|id| stay.contains(id) || callbacks.raw_set(*id as f64, Value::Nil).is_err());
     }
 
     /// The callback of a function, whose library is loaded if necessary. The error is the client's reply.

@@ -42,6 +42,8 @@ impl Library {
 /// A set of libraries. Errors are the client's replies.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Catalog {
+    /// A number that no other catalog of the server has.
+    pub number: u64,
     libraries: BTreeMap<String, Arc<Library>>,
     /// The library of each function, and its name there. The keys are lower-case.
     functions: HashMap<String, (Arc<Library>, String)>,

@@ -27,7 +27,7 @@ use catalog::{Catalog, Library};
 pub struct Functions {
     interpreter: InterpreterSlot,
     catalog: Mutex<Arc<Catalog>>,
-    /// Number of the last library.
+    /// Number of the last library or catalog.
     last_id: AtomicU64,
     /// A change is under way.
     is_changing: Arc<AtomicBool>,
@@ -120,7 +120,7 @@ impl Functions {
     pub(crate) fn with_interpreter<T>(&self, f: impl FnOnce(&mut Interpreter) -> T) -> Result<T, String> {
         let catalog = self.catalog();
         self.interpreter.with(|interpreter| {
-            interpreter.retain_libraries(|id| catalog.libraries().any(|library| library.id == id));
+            interpreter.follow_catalog(&catalog);
             f(interpreter)
         })
     }
@@ -134,7 +134,8 @@ impl Functions {
         let is_changing = self.is_changing.clone();
         let mut change = Change { catalog: self.catalog(), loaded: String::new(), is_changing };
         let changed = self.changed(&change.catalog, wanted);
-        Some(changed.map(|(catalog, loaded)| {
+        Some(changed.map(|(mut catalog, loaded)| {
+            catalog.number = self.next_id();
             (change.catalog, change.loaded) = (Arc::new(catalog), loaded);
             FunctionsChange(Arc::new(change))
         }))
@@ -172,13 +173,17 @@ impl Functions {
         Ok((changed, String::new()))
     }
 
+    fn next_id(&self) -> u64 {
+        self.last_id.fetch_add(1, Relaxed) + 1
+    }
+
     /// Runs a library, so that it registers its functions.
     fn load(&self, catalog: &Catalog, code: &[u8], replace: bool) -> Result<Library, String> {
         let (name, body) = header::parse(code)?;
         if !replace && catalog.contains(&name) {
             return Err(format!("ERR Library '{name}' already exists"));
         }
-        let id = self.last_id.fetch_add(1, Relaxed) + 1;
+        let id = self.next_id();
         let loaded = self.interpreter.with(|interpreter| interpreter.load_library(id, body))?;
         let functions = loaded.map_err(|error| format!("ERR {error}"))?;
         if functions.is_empty() {
