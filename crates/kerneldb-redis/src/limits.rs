@@ -50,8 +50,22 @@ pub const SCRIPT_REPLY_BYTES_MAX: usize = 16 << 20;
 /// Bytes of the arguments of a command that a script calls, and of a text in JSON that it makes; more are an error of the script.
 pub const SCRIPT_REQUEST_BYTES_MAX: usize = 16 << 20;
 
-/// Bytes of a text in JSON that a script reads; a longer one is an error of the script. Its values take up to some hundred times as much.
-pub const SCRIPT_JSON_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a text in JSON or MessagePack that a script reads; a longer one is an error of the script.
+pub const SCRIPT_DECODE_BYTES_MAX: usize = 8 << 20;
+
+/// Tables inside of one another in a text in MessagePack that a script reads; more are an error of the script.
+pub const SCRIPT_DECODE_DEPTH_MAX: u32 = 128;
+
+/// Arrays and objects inside of one another in a text in JSON that a script reads, whatever `cjson.decode_max_depth` says; more are an
+/// error of the script.
+pub const SCRIPT_DECODED_DEPTH_MAX: usize = 1000;
+
+/// Tables inside of one another in a text in JSON that a script makes, whatever `cjson.encode_max_depth` says; more are an error of the
+/// script.
+pub const SCRIPT_JSON_DEPTH_MAX: i32 = 128;
+
+/// Values that `cmsgpack.unpack` and `struct.unpack` return at a time; more are an error of the script.
+pub const SCRIPT_RESULTS_MAX: usize = 4096;
 
 /// Bytes of a pattern of Lua's functions for strings; a longer one is an error of the script.
 pub const SCRIPT_PATTERN_BYTES_MAX: usize = 1024;
@@ -68,6 +82,19 @@ pub(crate) const SCRIPT_LOG_WAIT: Duration = Duration::from_millis(20);
 
 /// Scripts that the interpreter has compiled at a time. One more, and it compiles all of them again when they are called.
 pub(crate) const SCRIPTS_COMPILED_MAX: usize = 512;
+
+/// Libraries of functions. One more is an error of FUNCTION LOAD and FUNCTION RESTORE.
+pub const FUNCTION_LIBRARIES_MAX: usize = 512;
+
+/// Functions of all libraries. One more is an error of FUNCTION LOAD and FUNCTION RESTORE.
+pub const FUNCTIONS_MAX: usize = 4096;
+
+/// Bytes of all libraries: their code, and the names and descriptions of their functions. More are an error of FUNCTION LOAD and FUNCTION
+/// RESTORE.
+pub const FUNCTION_BYTES_MAX: usize = 1 << 20;
+
+/// Time in which a library has to register its functions. One that needs longer is not loaded.
+pub const FUNCTION_LOAD_TIME_MAX: Duration = Duration::from_millis(500);
 
 const _: () = assert!(KEPT_BULK_BYTES_MAX > bedplate_kerneldb::VALUE_MAX);
 

@@ -12,8 +12,8 @@
 #   would make those after it fail.
 # - test_client_main waits for orders of that process; here it runs the one file.
 # - spawn_server starts a server by env; here env also sets ENVIRONMENT.
-# - run_external_server_test calls FUNCTION FLUSH, which a server without functions does not have. When it sets a password,
-#   it needs a new connection, because one that was opened before stays authenticated.
+# - run_external_server_test sets the time limit on scripts again, which some tests leave at a few milliseconds. When it sets a
+#   password, it needs a new connection, because one that was opened before stays authenticated.
 # - tags_acceptable does not run the tests of AUTH against a server that the suite did not start. They work.
 set unit [lindex $argv 0]
 set server_environment [lindex $argv 1]
@@ -44,7 +44,7 @@ define_procedure proc {name parameters body} {
         }
         run_external_server_test {
             set body [string map {
-                "r function flush" ""
+                "r function flush" "r function flush; r config set busy-reply-threshold 5000"
                 "# If we enable appendonly" "if {$param eq {requirepass}} { reconnect }
         # If we enable appendonly"
             } $body]

@@ -28,6 +28,8 @@ pub fn run(suite: &Path, unit: &str, servers: Servers<'_>, limit: Duration) -> R
         Servers::Running(port) => {
             command
                 .args(["", "--host", "127.0.0.1", "--port", &port.to_string(), "--singledb"])
+                // Without these tags, whole groups fail that need DEBUG or replication, which is an error outside of tests.
+                .args(["--tags", "-needs:repl -needs:debug"])
                 .current_dir(suite);
         }
         Servers::Started(workspace) => {

@@ -104,7 +104,11 @@ fn write_section<S: Operators, V: Services>(
                 memory.heap.slab_bytes.saturating_sub(memory.heap.allocated_bytes),
             );
             text.line("number_of_cached_scripts", server.scripts.len());
-            text.line("used_memory_scripts", server.scripts.bytes());
+            let functions = server.functions.catalog();
+            text.line("number_of_functions", functions.functions());
+            text.line("number_of_libraries", functions.libraries().len());
+            text.line("used_memory_functions", functions.bytes());
+            text.line("used_memory_scripts", server.scripts.bytes() + functions.bytes());
             text.line("bedplate_free_slabs", memory.heap.free_slabs());
             text.line("bedplate_evacuated_bytes", memory.heap.evacuated_bytes);
         }

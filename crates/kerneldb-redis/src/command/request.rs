@@ -13,7 +13,9 @@ use super::operators::Operators;
 use super::services::{AdminTaskTicket, Counters, ServerState, Services};
 use super::shutdown::ShutdownNumber;
 use super::spec::{self, Cmd, Resolved, flags};
-use super::{admin, client, config, info, introspect, keyspace, procedure, scripting, session, transaction};
+use super::{
+    admin, client, config, functions, info, introspect, keyspace, procedure, scripting, session, transaction,
+};
 use crate::resp::{Args, Protocol};
 use bedplate_kerneldb::Durability;
 
@@ -166,7 +168,7 @@ impl Core {
         if !self.authenticated && !resolved.spec.has(flags::NO_AUTH) {
             return Err(b"NOAUTH Authentication required.".to_vec());
         }
-        if self.multi.is_some() && resolved.spec.has(flags::NO_MULTI) {
+        if self.multi.is_some() && resolved.spec.has(flags::NO_MULTI | flags::NOT_QUEUED) {
             return Err(b"ERR Command not allowed inside a transaction".to_vec());
         }
         let dropped = args.dropped();
@@ -329,6 +331,8 @@ impl Core {
             Call => procedure::call(self, ctx, args)?,
             Eval | EvalRo | Evalsha | EvalshaRo => scripting::evaluate(self, ctx, cmd, args)?,
             Script => scripting::manage(self, ctx, spec, args)?,
+            Fcall | FcallRo => scripting::call_function(self, ctx, cmd, args)?,
+            Function => return functions::manage(self, ctx, spec, args),
             Dbsize | Keys | Scan | Randomkey | Flushall | Flushdb => return self.keyspace(ctx, cmd, args),
             Client => client::run(self, ctx, spec, args)?,
             Config => return config::run(self, ctx, spec, args),

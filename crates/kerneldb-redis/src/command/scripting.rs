@@ -1,25 +1,17 @@
-//! EVAL and its relatives, and SCRIPT.
-//!
-//! A script is one serializable transaction, or a part of the open one. If it meets a lock, it is rolled back and runs again from its
-//! beginning, as other commands do. Writes before an error of the script itself stay, as in Redis.
+//! EVAL and its relatives, FCALL, and SCRIPT.
 
-use std::cell::Cell;
-use std::thread;
-use std::time::{Duration, Instant};
-
-use super::exec::{Ctx, Fail, Run, error_reply, integer, is};
+use super::exec::{Ctx, Fail, Run, integer, is};
 use super::introspect::help;
 use super::operators::Operators;
-use super::request::{Core, Step};
+use super::request::Core;
+use super::script_run::{self, inputs};
 use super::services::Services;
-use super::spec::{self, Cmd, Spec, flags};
-use crate::limits::SCRIPT_LOG_WAIT;
-use crate::resp::{Args, OwnedArgs, Protocol};
-use crate::script::{CallResult, Inputs, Interpreter, Outcome, Script};
-use bedplate_kerneldb::{Error, Result};
+use super::spec::{Cmd, Spec};
+use crate::resp::{Args, parse_i64};
+use crate::script::{Flags, Program};
 
-/// Interval at which a script looks whether the log has room.
-const LOOK: Duration = Duration::from_millis(1);
+/// The error of a read-only command whose script or function may write.
+const MAY_WRITE: &str = "ERR Can not execute a script with write flag using *_ro command.";
 
 /// Runs EVAL, EVAL_RO, EVALSHA or EVALSHA_RO.
 pub(super) fn evaluate<S: Operators, V: Services>(
@@ -28,15 +20,11 @@ pub(super) fn evaluate<S: Operators, V: Services>(
     cmd: Cmd,
     args: Args<'_>,
 ) -> Run {
-    if ctx.unfinished.owns_transaction() && !core.in_exec {
-        // The script has ended, and only the commit is missing.
-        return ctx.transaction(false, |_| Err(Fail::Store(Error::State))).map_err(reported);
+    if script_run::waits_for_commit(core, ctx) {
+        return script_run::commit(ctx);
     }
-    let keys = integer(args.get(2))?;
-    if keys > (args.len() - 3) as i64 {
-        return Err("ERR Number of keys can't be greater than number of args".into());
-    }
-    let keys = usize::try_from(keys).map_err(|_| Fail::from("ERR Number of keys can't be negative"))?;
+    let rest: Vec<&[u8]> = args.from(3).collect();
+    let inputs = inputs(integer(args.get(2))?, &rest)?;
     let server = core.server.clone();
     let script = match cmd {
         Cmd::Eval | Cmd::EvalRo => server.scripts.put(args.get(1)).map_err(Fail::from)?,
@@ -45,163 +33,40 @@ pub(super) fn evaluate<S: Operators, V: Services>(
             found.ok_or_else(|| Fail::from("NOSCRIPT No matching script. Please use EVAL."))?
         }
     };
-    let (all, from) = (args.from(3).collect::<Vec<_>>(), keys);
-    let inputs = Inputs { keys: &all[..from], arguments: &all[from..] };
-    let read_only = matches!(cmd, Cmd::EvalRo | Cmd::EvalshaRo) || script.is_read_only();
-    let is_own = core.is_own_transaction(ctx);
-    if !is_own && ctx.store.is_failed() {
-        return Err(Fail::Store(ctx.store.failure()));
+    let only_reads = script.flags().is_some_and(Flags::is_read_only);
+    let is_read_only = matches!(cmd, Cmd::EvalRo | Cmd::EvalshaRo);
+    // A script without flags may use a read-only command, and its writes are errors.
+    if is_read_only && script.flags().is_some() && !only_reads {
+        return Err(MAY_WRITE.into());
     }
-    let ran = server.scripts.with_interpreter(|interpreter| {
-        let waited = Cell::new(Duration::ZERO);
-        let run = Execution { script: &script, inputs: &inputs, read_only, is_own, waited };
-        match is_own {
-            true => ctx.transaction(read_only, |ctx| run.execute(core, ctx, interpreter)),
-            false => run.execute(core, ctx, interpreter),
-        }
-    });
-    ran.map_err(Fail::from)?.map_err(|fail| match fail {
-        // A queue is rolled back after an error with effects, and goes on after others.
-        Fail::Store(error)
-            if core.in_exec && (ctx.store.is_failed() || matches!(error, Error::Refused(_))) =>
-        {
-            Fail::Store(error)
-        }
-        fail => reported(fail),
+    let program = Program::Script(&script);
+    script_run::run(core, ctx, program, &inputs, is_read_only || only_reads, |run| {
+        server.scripts.with_interpreter(run)
     })
 }
 
-/// A transient error is tried again; others are the client's.
-fn reported(fail: Fail) -> Fail {
-    match fail {
-        Fail::Store(error) if !error.is_transient() => Fail::Reply(error_reply(&error)),
-        fail => fail,
+/// Runs FCALL or FCALL_RO.
+pub(super) fn call_function<S: Operators, V: Services>(
+    core: &mut Core,
+    ctx: &mut Ctx<'_, S, V>,
+    cmd: Cmd,
+    args: Args<'_>,
+) -> Run {
+    if script_run::waits_for_commit(core, ctx) {
+        return script_run::commit(ctx);
     }
-}
-
-/// A script that is to run in the open transaction.
-struct Execution<'a> {
-    script: &'a Script,
-    inputs: &'a Inputs<'a>,
-    read_only: bool,
-    /// The transaction is the script's own.
-    is_own: bool,
-    /// The time for which it has waited in the middle of the transaction.
-    waited: Cell<Duration>,
-}
-
-impl Execution<'_> {
-    fn execute<S: Operators, V: Services>(
-        &self,
-        core: &mut Core,
-        ctx: &mut Ctx<'_, S, V>,
-        interpreter: &mut Interpreter,
-    ) -> Run {
-        let was_in_exec = std::mem::replace(&mut core.in_exec, true);
-        let protocol = ctx.out.protocol();
-        let time = Duration::from_millis(core.server.settings.script_time_ms());
-        let mut failure = None;
-        let mut run = |request: &OwnedArgs| {
-            self.call(core, ctx, request.args()).unwrap_or_else(|error| {
-                failure = Some(error);
-                CallResult::Abort
-            })
-        };
-        let outcome = interpreter.run(self.script, self.inputs, time, protocol, &mut run);
-        core.in_exec = was_in_exec;
-        match outcome {
-            Outcome::Reply(reply) => {
-                ctx.out.replies(&reply);
-                Ok(())
-            }
-            Outcome::Error(message) => {
-                core.error(ctx, &message);
-                Ok(())
-            }
-            Outcome::LimitExceeded(message) if self.is_own => Err(Fail::Reply(message)),
-            Outcome::LimitExceeded(message) => {
-                self.roll_back(core, ctx, Error::Refused(String::from_utf8_lossy(&message).into()))
-            }
-            Outcome::Aborted => {
-                let error = failure.unwrap_or(Error::State);
-                match ctx.stays_open(&error) {
-                    // The next attempt runs the script from its beginning, so the transaction must not stay open.
-                    true => self.roll_back(core, ctx, error),
-                    false => Err(Fail::Store(error)),
-                }
-            }
-        }
+    let server = core.server.clone();
+    let catalog = server.functions.catalog();
+    let (library, function) = catalog.function(args.get(1)).ok_or("ERR Function not found")?;
+    let rest: Vec<&[u8]> = args.from(3).collect();
+    let keys = parse_i64(args.get(2)).ok_or("ERR Bad number of keys provided")?;
+    let inputs = inputs(keys, &rest)?;
+    let only_reads = function.flags.is_read_only();
+    if cmd == Cmd::FcallRo && !only_reads {
+        return Err(MAY_WRITE.into());
     }
-
-    /// Rolls back what the script has done, with everything else in its transaction. A queue of EXEC starts again after a transient error.
-    fn roll_back<S: Operators, V: Services>(
-        &self,
-        core: &Core,
-        ctx: &mut Ctx<'_, S, V>,
-        error: Error,
-    ) -> Run {
-        ctx.unfinished.finish_command();
-        match (self.is_own, core.in_exec) {
-            (true, _) => {
-                ctx.store.rollback()?;
-                Err(Fail::Store(error))
-            }
-            (false, true) if error.is_transient() => Err(Fail::Store(Error::Conflict)),
-            (false, true) => Err(Fail::Store(error)),
-            (false, false) => {
-                ctx.store.rollback()?;
-                let reason = String::from_utf8_lossy(&error_reply(&error)).into_owned();
-                Err(format!("TXFAILED the transaction was rolled back: {reason}").into())
-            }
-        }
-    }
-
-    /// Runs a command that the script has called. After an error of the store, the script cannot go on.
-    fn call<S: Operators, V: Services>(
-        &self,
-        core: &mut Core,
-        ctx: &mut Ctx<'_, S, V>,
-        args: Args<'_>,
-    ) -> Result<CallResult> {
-        let failed = |message: &[u8]| Ok(CallResult::Error(message.to_vec()));
-        let Ok(resolved) = spec::resolve(args) else {
-            return match spec::find(args.get(0)) {
-                None => failed(b"ERR Unknown Redis command called from script"),
-                Some(_) => failed(b"ERR Wrong number of args calling Redis command from script"),
-            };
-        };
-        if resolved.spec.has(flags::NOSCRIPT) {
-            return failed(b"ERR This Redis command is not allowed from script");
-        }
-        if self.read_only && resolved.spec.has(flags::W) {
-            return failed(b"ERR Write commands are not allowed from read-only scripts.");
-        }
-        if let Err(message) = core.admit(args) {
-            return failed(&message);
-        }
-        let (mark, protocol, mut since) = (ctx.out.len(), ctx.out.protocol(), Instant::now());
-        let done = loop {
-            ctx.out.set_protocol(Protocol::Resp2);
-            let done = core.run(ctx, resolved, args);
-            let reply = ctx.out.since(mark).to_vec();
-            ctx.out.truncate(mark);
-            match done {
-                Ok(Step::Done) => break Ok(CallResult::Reply(reply)),
-                Ok(_) => break failed(b"ERR This Redis command is not allowed from script"),
-                Err(Fail::Reply(message)) => break failed(&message),
-                // For instance, the records of all that the script has written may never fit into the ring. They do once the log's writer
-                // has taken a part.
-                Err(Fail::Store(error)) if ctx.stays_open(&error) && self.waited.get() < SCRIPT_LOG_WAIT => {
-                    thread::sleep(LOOK);
-                    self.waited.set(self.waited.get() + since.elapsed());
-                    since = Instant::now();
-                }
-                Err(Fail::Store(error)) => break Err(error),
-            }
-        };
-        ctx.out.set_protocol(protocol);
-        done
-    }
+    let program = Program::Function { library, name: &function.name };
+    script_run::run(core, ctx, program, &inputs, only_reads, |run| server.functions.with_interpreter(run))
 }
 
 /// Runs SCRIPT.

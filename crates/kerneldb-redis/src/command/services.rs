@@ -8,7 +8,7 @@ use super::calls::Calls;
 use super::clients::Clients;
 use super::settings::{DatabaseOptions, Settings, Startup};
 use super::shutdown::Shutdown;
-use crate::script::Scripts;
+use crate::script::{Functions, FunctionsChange, Scripts};
 use bedplate_kerneldb::{
     EngineKind, HandlerInfo, HandlerTarget, HeapStats, ProcedureInfo, Result, SnapshotItem,
 };
@@ -26,6 +26,8 @@ pub struct ServerState {
     pub shutdown: Shutdown,
     /// Lua scripts.
     pub scripts: Scripts,
+    /// Functions.
+    pub functions: Functions,
     /// Time at which the server started, in milliseconds since the Unix epoch.
     pub started_ms: u64,
     /// 40 hexadecimal digits that identify this run of the server.
@@ -43,6 +45,7 @@ impl ServerState {
             counters: Counters::default(),
             shutdown: Shutdown::default(),
             scripts: Scripts::default(),
+            functions: Functions::default(),
             started_ms: now.as_millis() as u64,
             run_id,
         })
@@ -125,6 +128,9 @@ pub enum AdminTask {
         /// The event.
         target: HandlerTarget,
     },
+    /// FUNCTION LOAD and others: writes the libraries of functions to their file, and then lets the change take effect. The report is the name
+    /// of the library that is loaded.
+    ChangeFunctions(FunctionsChange),
     /// PROC DETACH: does so no longer.
     DetachHandler {
         /// The handler.
@@ -139,7 +145,11 @@ impl AdminTask {
     pub fn changes_procedures(&self) -> bool {
         !matches!(
             self,
-            AdminTask::Checkpoint | AdminTask::Verify | AdminTask::Rebuild(_) | AdminTask::Upgrade
+            AdminTask::Checkpoint
+                | AdminTask::Verify
+                | AdminTask::Rebuild(_)
+                | AdminTask::Upgrade
+                | AdminTask::ChangeFunctions(_)
         )
     }
 }

@@ -26,6 +26,9 @@ pub(super) mod flags {
     /// The keys follow their number, which is the second argument.
     pub const MOVABLE_KEYS: u32 = 1 << 15;
 
+    /// It cannot be a part of MULTI here, but it can in Redis, so COMMAND does not show this.
+    pub const NOT_QUEUED: u32 = 1 << 16;
+
     pub const NAMES: &[(u32, &str)] = &[
         (W, "write"),
         (RO, "readonly"),
@@ -76,8 +79,11 @@ pub(super) enum Cmd {
     Expire,
     Expireat,
     Expiretime,
+    Fcall,
+    FcallRo,
     Flushall,
     Flushdb,
+    Function,
     Get,
     Getdel,
     Getex,

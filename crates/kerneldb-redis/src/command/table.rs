@@ -36,8 +36,11 @@ pub(super) static COMMANDS: &[Spec] = &[
     c(Cmd::Expire, "expire", -3, W|FAST, (1, 1, 1), "keyspace write fast", "generic", "1.0.0", "Lets a key expire after so many seconds.", NONE),
     c(Cmd::Expireat, "expireat", -3, W|FAST, (1, 1, 1), "keyspace write fast", "generic", "1.2.0", "Lets a key expire at a Unix time in seconds.", NONE),
     c(Cmd::Expiretime, "expiretime", 2, RO|FAST, (1, 1, 1), "keyspace read fast", "generic", "7.0.0", "Returns the Unix time in seconds at which a key expires.", NONE),
+    c(Cmd::Fcall, "fcall", -3, NOSCRIPT|STALE|SKIP_MONITOR|NO_MANDATORY_KEYS|MOVABLE_KEYS, (0, 0, 0), "slow scripting", "scripting", "7.0.0", "Calls a function of a library as a transaction.", NONE),
+    c(Cmd::FcallRo, "fcall_ro", -3, RO|NOSCRIPT|STALE|SKIP_MONITOR|NO_MANDATORY_KEYS|MOVABLE_KEYS, (0, 0, 0), "slow scripting", "scripting", "7.0.0", "Calls a function that only reads, on a snapshot.", NONE),
     c(Cmd::Flushall, "flushall", -1, W, (0, 0, 0), "keyspace write slow dangerous", "server", "1.0.0", "Deletes all keys.", NONE),
     c(Cmd::Flushdb, "flushdb", -1, W, (0, 0, 0), "keyspace write slow dangerous", "server", "1.0.0", "Deletes all keys.", NONE),
+    c(Cmd::Function, "function", -2, 0, (0, 0, 0), "slow", "scripting", "7.0.0", "Groups commands about libraries of functions.", FUNCTION),
     c(Cmd::Get, "get", 2, RO|FAST, (1, 1, 1), "read string fast", "string", "1.0.0", "Returns the value of a key.", NONE),
     c(Cmd::Getdel, "getdel", 2, W|FAST, (1, 1, 1), "write string fast", "string", "6.2.0", "Returns a value and deletes its key.", NONE),
     c(Cmd::Getex, "getex", -2, W|FAST, (1, 1, 1), "write string fast", "string", "6.2.0", "Returns a value and changes when its key expires.", NONE),
@@ -119,6 +122,18 @@ static SCRIPT: &[Spec] = &[
     sub("help", 2, LOADING|STALE, (0, 0, 0), "slow scripting", "5.0.0"),
     sub("kill", 2, NOSCRIPT|ALLOW_BUSY, (0, 0, 0), "slow scripting", "2.6.0"),
     sub("load", 3, NOSCRIPT|STALE, (0, 0, 0), "slow scripting", "2.6.0"),
+];
+#[rustfmt::skip]
+static FUNCTION: &[Spec] = &[
+    sub("delete", 3, W|NOSCRIPT|NOT_QUEUED, (0, 0, 0), "write slow scripting", "7.0.0"),
+    sub("dump", 2, NOSCRIPT, (0, 0, 0), "slow scripting", "7.0.0"),
+    sub("flush", -2, W|NOSCRIPT|NOT_QUEUED, (0, 0, 0), "write slow scripting", "7.0.0"),
+    sub("help", 2, LOADING|STALE, (0, 0, 0), "slow scripting", "7.0.0"),
+    sub("kill", 2, NOSCRIPT|ALLOW_BUSY, (0, 0, 0), "slow scripting", "7.0.0"),
+    sub("list", -2, NOSCRIPT, (0, 0, 0), "slow scripting", "7.0.0"),
+    sub("load", -3, W|OOM|NOSCRIPT|NOT_QUEUED, (0, 0, 0), "write slow scripting", "7.0.0"),
+    sub("restore", -3, W|OOM|NOSCRIPT|NOT_QUEUED, (0, 0, 0), "write slow scripting", "7.0.0"),
+    sub("stats", 2, NOSCRIPT|ALLOW_BUSY, (0, 0, 0), "slow scripting", "7.0.0"),
 ];
 #[rustfmt::skip]
 static CLIENT: &[Spec] = &[

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use sha1::{Digest, Sha1};
 
+use super::flags::Flags;
+use super::shebang::{self, NoShebang};
 use crate::limits::{SCRIPT_CACHE_BYTES_MAX, SCRIPTS_MAX};
 
 /// A script that a client has sent.
@@ -13,8 +15,7 @@ use crate::limits::{SCRIPT_CACHE_BYTES_MAX, SCRIPTS_MAX};
 pub(crate) struct Script {
     sha: String,
     text: Arc<[u8]>,
-    /// It has the flag `no-writes`.
-    read_only: bool,
+    flags: Option<Flags>,
 }
 
 /// The SHA-1 of a text, in 40 hexadecimal digits.
@@ -22,13 +23,10 @@ pub(super) fn sha1_hex(text: &[u8]) -> String {
     Sha1::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The flags that scripts of Redis can have. Only the first one means something here.
-const FLAGS: [&str; 5] = ["no-writes", "allow-oom", "allow-stale", "no-cluster", "allow-cross-slot-keys"];
-
 impl Script {
     /// The error is the client's reply.
     pub fn new(text: &[u8]) -> Result<Script, String> {
-        Ok(Script { sha: sha1_hex(text), text: text.into(), read_only: read_only(text)? })
+        Ok(Script { sha: sha1_hex(text), text: text.into(), flags: flags(text)? })
     }
 
     pub fn sha(&self) -> &str {
@@ -43,35 +41,37 @@ impl Script {
         }
     }
 
-    pub fn is_read_only(&self) -> bool {
-        self.read_only
+    /// The flags, if it has a line for them.
+    pub fn flags(&self) -> Option<Flags> {
+        self.flags
     }
 }
 
-/// Parses the flags of a first line `#!lua flags=no-writes`; whether the script only reads.
-fn read_only(text: &[u8]) -> Result<bool, String> {
-    let Some(line) = text.strip_prefix(b"#!") else { return Ok(false) };
-    let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    let line = String::from_utf8_lossy(line);
-    let mut words = line.split_ascii_whitespace();
-    match words.next() {
-        Some("lua") => {}
-        engine => {
-            return Err(format!("ERR Unexpected engine in script shebang: #!{}", engine.unwrap_or_default()));
-        }
+/// Parses the flags of a first line `#!lua flags=no-writes`, if there is one.
+fn flags(text: &[u8]) -> Result<Option<Flags>, String> {
+    let (words, _) = match shebang::split(text) {
+        Ok(split) => split,
+        Err(NoShebang::Missing) => return Ok(None),
+        Err(NoShebang::Endless) => return Err("ERR Invalid script shebang".into()),
+        Err(NoShebang::Unbalanced) => return Err("ERR Invalid engine in script shebang".into()),
+    };
+    let mut words = words.iter().map(|word| String::from_utf8_lossy(word));
+    let engine = words.next().unwrap_or_default();
+    if engine != "#!lua" {
+        return Err(format!("ERR Unexpected engine in script shebang: {engine}"));
     }
-    let mut read_only = false;
+    let mut flags = Flags::default();
     for word in words {
-        let flags =
+        let names =
             word.strip_prefix("flags=").ok_or_else(|| format!("ERR Unknown lua shebang option: {word}"))?;
-        for flag in flags.split(',') {
-            if !FLAGS.contains(&flag) {
-                return Err(format!("ERR Unexpected flag in script shebang: {flag}"));
+        let names = if names.is_empty() { None } else { Some(names.split(',')) };
+        for name in names.into_iter().flatten() {
+            if !flags.add(name.as_bytes()) {
+                return Err(format!("ERR Unexpected flag in script shebang: {name}"));
             }
-            read_only |= flag == "no-writes";
         }
     }
-    Ok(read_only)
+    Ok(Some(flags))
 }
 
 #[derive(Default)]
@@ -149,10 +149,12 @@ mod tests {
 
     #[test]
     fn a_first_line_has_flags() {
-        let flags = |text: &str| Script::new(text.as_bytes()).map(|script| script.read_only);
-        assert_eq!(flags("return 1"), Ok(false));
-        assert_eq!(flags("#!lua\nreturn 1"), Ok(false));
-        assert_eq!(flags("#!lua flags=allow-oom,no-writes\nreturn 1"), Ok(true));
+        let flags =
+            |text: &str| Script::new(text.as_bytes()).map(|script| script.flags().map(Flags::is_read_only));
+        assert_eq!(flags("return 1"), Ok(None));
+        assert_eq!(flags("#!lua\nreturn 1"), Ok(Some(false)));
+        assert_eq!(flags("#!lua flags=\nreturn 1"), Ok(Some(false)));
+        assert_eq!(flags("#!lua flags=allow-oom,no-writes\nreturn 1"), Ok(Some(true)));
         assert!(flags("#!python\n").unwrap_err().contains("Unexpected engine in script shebang: #!python"));
         assert!(flags("#!lua flags=bad\n").unwrap_err().contains("Unexpected flag in script shebang: bad"));
         assert!(flags("#!lua name=x\n").unwrap_err().contains("Unknown lua shebang option: name=x"));

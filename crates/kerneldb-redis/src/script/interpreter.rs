@@ -1,7 +1,7 @@
-//! The interpreter: compiles scripts, and runs one at a time with limits on its time and memory.
+//! The interpreter: compiles scripts, loads libraries, and runs one script or function at a time with limits on its time and memory.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,13 @@ use mlua::{
 };
 
 use super::cache::Script;
+use super::functions::catalog::{Catalog, FunctionInfo, Library};
+use super::functions::registry::Registry;
+use super::json::Settings;
 use super::native::{self, NO_MEMORY, message};
 use super::values;
 use super::watchdog::Watchdog;
-use crate::limits::{SCRIPT_MEMORY_BYTES_MAX, SCRIPTS_COMPILED_MAX};
+use crate::limits::{FUNCTION_LOAD_TIME_MAX, SCRIPT_MEMORY_BYTES_MAX, SCRIPTS_COMPILED_MAX};
 use crate::resp::{OwnedArgs, Protocol, Writer};
 
 /// Instructions of a script between two looks at the clock.
@@ -24,7 +27,7 @@ const INSTRUCTIONS: u32 = 10_000;
 /// Memory of the interpreter after which its garbage is collected when a script has ended.
 const GARBAGE_BYTES: usize = 24 << 20;
 
-/// Memory of the interpreter after which it drops the compiled scripts.
+/// Memory of the interpreter after which it drops the compiled scripts, or all libraries.
 const KEPT_BYTES: usize = 16 << 20;
 
 /// Garbage is collected when memory has grown by half, twice as fast as memory is taken.
@@ -63,13 +66,46 @@ pub(crate) struct Inputs<'a> {
     pub arguments: &'a [&'a [u8]],
 }
 
+/// What is to run.
+#[derive(Clone, Copy)]
+pub(crate) enum Program<'a> {
+    Script(&'a Script),
+    /// A function of a library by its name there.
+    Function {
+        library: &'a Library,
+        name: &'a str,
+    },
+}
+
+impl Program<'_> {
+    /// Its name in errors.
+    fn name(&self) -> &str {
+        match self {
+            Program::Script(script) => script.sha(),
+            Program::Function { name, .. } => name,
+        }
+    }
+}
+
 pub(crate) struct Interpreter {
     lua: Lua,
     /// The function of the prelude that runs a script.
     run: Function,
+    /// The function of the prelude that calls a function of a library.
+    call: Function,
+    /// The function of the prelude that loads a library.
+    load: Function,
     /// The function of the prelude that drops the globals of a script that has ended.
     release: Function,
     compiled: HashMap<String, Function>,
+    /// The callbacks of the libraries that are loaded: a table for each library's number, with their names.
+    callbacks: Table,
+    /// The numbers of these libraries.
+    libraries: BTreeSet<u64>,
+    /// The number of the catalog that it has followed.
+    catalog_number: u64,
+    /// The settings of `cjson`.
+    json: Arc<Settings>,
     watchdog: Arc<Watchdog>,
     /// A script has brought it into a state in which it must not be used any more.
     is_poisoned: bool,
@@ -81,9 +117,11 @@ impl Interpreter {
         // SAFETY: the library `debug` is for the prelude alone, which gives scripts none of its functions.
         let lua = unsafe { Lua::unsafe_new_with(libraries | StdLib::DEBUG, LuaOptions::default()) };
         let watchdog = Arc::new(Watchdog::new());
-        let functions = native::functions(&lua, &watchdog)?;
+        let json = Arc::new(Settings::default());
+        let functions = native::functions(&lua, &watchdog, &json)?;
         let prelude = lua.load(include_str!("prelude.lua")).set_name("=prelude").set_mode(ChunkMode::Text);
-        let (run, release) = prelude.call::<(Function, Function)>(functions)?;
+        let prelude: Table = prelude.call(functions)?;
+        let callbacks = lua.create_table()?;
         // The interpreter's stack for values that Rust holds grows by memory, and ends the process if there is none. So it grows now.
         drop((0..VALUES).map(|_| lua.create_table()).collect::<Result<Vec<_>>>()?);
         // Without an emergency collection, garbage must not reach the limit.
@@ -92,7 +130,20 @@ impl Interpreter {
         let watched = watchdog.clone();
         let hook = move |_: &Lua, _: &mlua::Debug| watched.check().map(|()| VmState::Continue);
         lua.set_global_hook(HookTriggers::new().every_nth_instruction(INSTRUCTIONS), hook)?;
-        Ok(Interpreter { lua, run, release, compiled: HashMap::new(), watchdog, is_poisoned: false })
+        Ok(Interpreter {
+            run: prelude.get("run")?,
+            call: prelude.get("call")?,
+            load: prelude.get("load")?,
+            release: prelude.get("release")?,
+            compiled: HashMap::new(),
+            callbacks,
+            libraries: BTreeSet::new(),
+            catalog_number: 0,
+            json,
+            watchdog,
+            is_poisoned: false,
+            lua,
+        })
     }
 
     /// Compiles a script, unless it is compiled. The error is the client's reply.
@@ -100,10 +151,10 @@ impl Interpreter {
         if let Some(function) = self.compiled.get(script.sha()) {
             return Ok(function.clone());
         }
-        let mut compiled = self.load(script);
+        let mut compiled = self.compile_text(script);
         if matches!(compiled, Err(Error::MemoryError(_))) {
             self.make_room();
-            compiled = self.load(script);
+            compiled = self.compile_text(script);
         }
         let function = compiled
             .map_err(|error| format!("ERR Error compiling script (new function): {}", message(&error)))?;
@@ -114,16 +165,110 @@ impl Interpreter {
         Ok(function)
     }
 
-    fn load(&self, script: &Script) -> Result<Function> {
+    fn compile_text(&self, script: &Script) -> Result<Function> {
         let chunk = self.lua.load(script.code()).set_name("@user_script").set_mode(ChunkMode::Text);
         chunk.into_function()
     }
 
-    /// Collects garbage, and the compiled scripts if they take much.
+    /// Loads a library: runs its code, which registers functions. The error is the client's reply without its code.
+    pub fn load_library(
+        &mut self,
+        id: u64,
+        code: &[u8],
+    ) -> std::result::Result<BTreeMap<String, FunctionInfo>, String> {
+        let chunk = self.lua.load(code).set_name("@user_function").set_mode(ChunkMode::Text);
+        let chunk = match chunk.into_function() {
+            Ok(chunk) => chunk,
+            Err(error) => {
+                self.collect();
+                return Err(format!("Error compiling function: {}", message(&error)));
+            }
+        };
+        let registry = Registry::default();
+        self.watchdog.start(FUNCTION_LOAD_TIME_MAX);
+        // Like a script, a library may use too many values.
+        let ended = catch_unwind(AssertUnwindSafe(|| self.register(chunk, &registry)));
+        self.watchdog.rest();
+        let failed = |reason: String| Err(format!("Error registering functions: {reason}"));
+        let Ok(ended) = ended else {
+            self.is_poisoned = true;
+            return failed("ERR the library uses too many values at a time".into());
+        };
+        let loaded = match ended {
+            _ if self.watchdog.has_timed_out() => failed("ERR FUNCTION LOAD timeout".into()),
+            Ok(Ok(callbacks)) => match self.callbacks.raw_set(id as f64, callbacks) {
+                Ok(()) => Ok(registry.into_functions()),
+                Err(error) => failed(format!("ERR {}", message(&error))),
+            },
+            Ok(Err(Value::Table(failure))) => {
+                let text: Option<LuaString> = failure.raw_get("err").ok();
+                failed(text.map_or_else(|| "ERR unknown error".into(), |text| text.to_string_lossy()))
+            }
+            Ok(Err(Value::String(text))) if text.as_bytes() == NO_MEMORY.as_bytes() => {
+                failed(no_memory_for("library"))
+            }
+            Ok(Err(failure)) => {
+                let text = failure.to_string().unwrap_or_else(|error| message(&error));
+                failed(format!("ERR {text}"))
+            }
+            Err(Error::MemoryError(_)) => failed(no_memory_for("library")),
+            Err(error) => failed(format!("ERR {}", message(&error))),
+        };
+        self.is_poisoned |= self.release.call::<()>(()).is_err();
+        match loaded.is_ok() {
+            true => drop(self.libraries.insert(id)),
+            false => self.collect(),
+        }
+        loaded
+    }
+
+    /// Runs the code of a library; returns its callbacks. The inner error is an error value.
+    fn register(&self, chunk: Function, registry: &Registry) -> Result<std::result::Result<Table, Value>> {
+        let callbacks = self.lua.create_table()?;
+        self.lua.scope(|scope| {
+            let register = scope.create_function(|lua: &Lua, arguments: MultiValue| {
+                self.watchdog.check()?;
+                registry.register(lua, &callbacks, arguments)
+            })?;
+            let (succeeded, failure): (bool, Value) = self.load.call((chunk, register))?;
+            Ok(if succeeded { Ok(callbacks.clone()) } else { Err(failure) })
+        })
+    }
+
+    /// Drops the libraries that are not in the catalog.
+    pub fn follow_catalog(&mut self, catalog: &Catalog) {
+        if self.catalog_number == catalog.number {
+            return;
+        }
+        self.catalog_number = catalog.number;
+        let stay: BTreeSet<u64> = catalog.libraries().map(|library| library.id).collect();
+        let callbacks = &self.callbacks;
+        self.libraries.retain(|id| stay.contains(id) || callbacks.raw_set(*id as f64, Value::Nil).is_err());
+    }
+
+    /// The callback of a function, whose library is loaded if necessary. The error is the client's reply.
+    fn callback(&mut self, library: &Library, name: &str) -> std::result::Result<Function, String> {
+        if !self.libraries.contains(&library.id) {
+            self.load_library(library.id, library.body()).map_err(|error| format!("ERR {error}"))?;
+        }
+        let callbacks = self.callbacks.raw_get::<Table>(library.id as f64);
+        let callback = callbacks.and_then(|callbacks| callbacks.raw_get::<Function>(name));
+        callback.map_err(|_| "ERR Function not found".to_owned())
+    }
+
+    /// Collects garbage after a failure, if there is much.
+    fn collect(&mut self) {
+        if self.lua.used_memory() > GARBAGE_BYTES {
+            self.make_room();
+        }
+    }
+
+    /// Collects garbage, and the compiled scripts if they take much. Libraries that keep much are dropped with the interpreter.
     fn make_room(&mut self) {
         // The call of the collector takes some memory itself. Scripts have no finalizers, which could fail.
         let mut collected = self.lua.set_memory_limit(0).and_then(|_| self.lua.gc_collect());
         if self.lua.used_memory() > KEPT_BYTES {
+            self.is_poisoned |= !self.libraries.is_empty();
             self.compiled.clear();
             collected = collected.and_then(|()| self.lua.gc_collect());
         }
@@ -136,22 +281,30 @@ impl Interpreter {
         self.is_poisoned
     }
 
-    /// Runs a script for at most this time. `run` runs the commands that it calls. `protocol` is that of the reply.
+    /// Runs a script or function for at most this time. `run` runs the commands that it calls. `protocol` is that of the reply.
     pub fn run(
         &mut self,
-        script: &Script,
+        program: Program<'_>,
         inputs: &Inputs<'_>,
         time: Duration,
         protocol: Protocol,
         run: &mut dyn FnMut(&OwnedArgs) -> CallResult,
     ) -> Outcome {
-        let function = match self.compile(script) {
-            Ok(function) => function,
+        let found = match program {
+            Program::Script(script) => self.compile(script).map(|script| (script, &self.run)),
+            Program::Function { library, name } => {
+                self.callback(library, name).map(|callback| (callback, &self.call))
+            }
+        };
+        let (function, starter) = match found {
+            Ok(found) => found,
             Err(error) => return Outcome::Error(error.into_bytes()),
         };
+        self.json.reset();
         self.watchdog.start(time);
         // The interpreter panics if Rust holds too many values at a time, as for a command with thousands of arguments.
-        let ended = catch_unwind(AssertUnwindSafe(|| self.evaluate(function, inputs, protocol, run)));
+        let ended =
+            catch_unwind(AssertUnwindSafe(|| self.evaluate(starter, function, inputs, protocol, run)));
         self.watchdog.rest();
         let Ok(ended) = ended else {
             self.is_poisoned = true;
@@ -161,9 +314,7 @@ impl Interpreter {
         };
         let released = self.release.call::<()>(());
         self.is_poisoned |= released.is_err();
-        if self.lua.used_memory() > GARBAGE_BYTES {
-            self.make_room();
-        }
+        self.collect();
         if self.watchdog.is_aborted() {
             return Outcome::Aborted;
         }
@@ -173,15 +324,16 @@ impl Interpreter {
         }
         match ended {
             Ok(Ok(reply)) => Outcome::Reply(reply),
-            Ok(Err(failure)) => failed(&failure, script),
+            Ok(Err(failure)) => failed(&failure, program.name()),
             Err(Error::MemoryError(_)) => out_of_memory(),
             Err(error) => Outcome::Error(message(&error).into_bytes()),
         }
     }
 
-    /// Evaluates a script. The inner result is the reply, or the error value that the prelude has located.
+    /// Runs a function by one of the prelude. The inner result is the reply, or the error value that the prelude has located.
     fn evaluate(
         &self,
+        starter: &Function,
         function: Function,
         inputs: &Inputs<'_>,
         protocol: Protocol,
@@ -201,7 +353,7 @@ impl Interpreter {
             let keys = texts(&self.lua, inputs.keys)?;
             let arguments = texts(&self.lua, inputs.arguments)?;
             let (succeeded, value): (bool, Value) =
-                self.run.call((function, keys, arguments, call, protected_call))?;
+                starter.call((function, keys, arguments, call, protected_call))?;
             if !succeeded {
                 return Ok(Err(value));
             }
@@ -213,9 +365,11 @@ impl Interpreter {
 }
 
 fn out_of_memory() -> Outcome {
-    let megabytes = SCRIPT_MEMORY_BYTES_MAX >> 20;
-    let text = format!("ERR the script needs more than {megabytes} MiB of memory, and was rolled back");
-    Outcome::LimitExceeded(text.into_bytes())
+    Outcome::LimitExceeded(format!("{}, and was rolled back", no_memory_for("script")).into_bytes())
+}
+
+fn no_memory_for(what: &str) -> String {
+    format!("ERR the {what} needs more than {} MiB of memory", SCRIPT_MEMORY_BYTES_MAX >> 20)
 }
 
 fn texts(lua: &Lua, texts: &[&[u8]]) -> Result<Table> {
@@ -226,8 +380,8 @@ fn texts(lua: &Lua, texts: &[&[u8]]) -> Result<Table> {
     Ok(table)
 }
 
-/// The outcome of a script that has ended with this error value.
-fn failed(failure: &Value, script: &Script) -> Outcome {
+/// The outcome of a script of this name that has ended with this error value.
+fn failed(failure: &Value, name: &str) -> Outcome {
     let table = match failure {
         Value::Table(table) => table,
         // There was no memory, or no stack, for the function that locates errors.
@@ -242,7 +396,7 @@ fn failed(failure: &Value, script: &Script) -> Outcome {
     let source: Option<String> = table.raw_get("source").ok();
     let line: Option<i64> = table.raw_get("line").ok();
     if let (Some(source), Some(line)) = (source, line) {
-        reply.extend_from_slice(format!(" script: {}, on {source}:{line}.", script.sha()).as_bytes());
+        reply.extend_from_slice(format!(" script: {name}, on {source}:{line}.").as_bytes());
     }
     Outcome::Error(reply)
 }

@@ -1,17 +1,24 @@
-//! Lua scripts (EVAL): their interpreter, and the scripts that clients have sent.
+//! Lua scripts (EVAL) and functions (FUNCTION): their interpreters, and the scripts and libraries that clients have sent.
 //!
-//! A script sees Redis's environment (`prelude.lua`): Lua 5.1 without files, processes and modules, `redis`, `cjson` and `bit`. All scripts
-//! share one interpreter, and none can change what the others see. This module knows no commands: the caller runs those that a script
-//! calls, and decides about transactions.
+//! A script sees Redis's environment (`prelude.lua`): Lua 5.1 without files, processes and modules, `redis`, `cjson`, `cmsgpack`, `struct`
+//! and `bit`. All scripts share one interpreter, and none can change what the others see. All functions share another one. This module
+//! knows no commands: the caller runs those that a script calls, and decides about transactions.
 //!
 //! Locks, in order: `interpreter`, `cache`. The first one is held while a script runs.
 
+mod arguments;
 mod bits;
 mod cache;
+mod flags;
+mod functions;
 mod interpreter;
 mod json;
+mod msgpack;
 mod native;
 mod random;
+mod shebang;
+mod slot;
+mod structs;
 mod values;
 mod watchdog;
 
@@ -20,12 +27,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cache::Cache;
 pub(crate) use cache::Script;
-pub(crate) use interpreter::{CallResult, Inputs, Interpreter, Outcome};
+pub(crate) use flags::Flags;
+pub(crate) use functions::catalog::Library;
+pub use functions::{Functions, FunctionsChange};
+pub(crate) use functions::{RestorePolicy, Wanted};
+pub(crate) use interpreter::{CallResult, Inputs, Interpreter, Outcome, Program};
+use slot::InterpreterSlot;
 
 /// The scripts of a server, and their interpreter, which the first script creates.
 #[derive(Default)]
 pub struct Scripts {
-    interpreter: Mutex<Option<Interpreter>>,
+    interpreter: InterpreterSlot,
     cache: Mutex<Cache>,
 }
 
@@ -42,17 +54,7 @@ impl Scripts {
 
     /// Calls `f` with the interpreter. The error is the client's reply.
     pub(crate) fn with_interpreter<T>(&self, f: impl FnOnce(&mut Interpreter) -> T) -> Result<T, String> {
-        let mut guard = self.interpreter.lock().unwrap_or_else(PoisonError::into_inner);
-        if guard.is_none() {
-            let created = Interpreter::new();
-            *guard =
-                Some(created.map_err(|error| format!("ERR there is no interpreter of scripts: {error}"))?);
-        }
-        let done = guard.as_mut().map(f).ok_or_else(|| "ERR there is no interpreter of scripts".to_owned());
-        if guard.as_ref().is_some_and(Interpreter::is_poisoned) {
-            *guard = None;
-        }
-        done
+        self.interpreter.with(f)
     }
 
     /// The script with this text. It is kept for EVALSHA if the interpreter can compile it. The error is the client's reply.
@@ -93,7 +95,7 @@ impl Scripts {
 
     /// Forgets all scripts, and everything in the interpreter.
     pub(crate) fn flush(&self) {
-        *self.interpreter.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.interpreter.clear();
         *self.cache() = Cache::default();
     }
 }

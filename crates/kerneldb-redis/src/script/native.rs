@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use mlua::{Error, Lua, MultiValue, Result, Table, Value, Variadic};
+use mlua::{Error, Function, IntoLuaMulti, Lua, MultiValue, Result, Table, Value, Variadic};
 
+use super::arguments::Arguments;
 use super::cache::sha1_hex;
+use super::json::Settings;
 use super::random::Random;
 use super::watchdog::Watchdog;
-use super::{CallResult, bits, json, values};
+use super::{CallResult, bits, json, msgpack, structs, values};
 use crate::REDIS_VERSION;
 use crate::limits::{SCRIPT_PATTERN_BYTES_MAX, SCRIPT_REQUEST_BYTES_MAX};
 use crate::resp::OwnedArgs;
@@ -23,7 +25,42 @@ pub(super) const NO_MEMORY: &str = "not enough memory";
 #[error("{}", String::from_utf8_lossy(.0))]
 struct ErrorReply(Vec<u8>);
 
-fn error_reply(text: &[u8]) -> Error {
+/// An error that a script sees as this text.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct PlainError(String);
+
+/// The error that a script sees as this text, without its place.
+pub(super) fn plain_error(text: impl Into<String>) -> Error {
+    Error::external(PlainError(text.into()))
+}
+
+/// A native function of a library. As in Lua's own libraries, a text that it raises begins with the place of the call, if a script has
+/// made it.
+pub(super) fn function<R: IntoLuaMulti>(
+    lua: &Lua,
+    run: impl Fn(&Lua, &Arguments<'_>) -> Result<R> + Send + 'static,
+) -> Result<Function> {
+    let run = move |lua: &Lua, values: MultiValue| {
+        run(lua, &Arguments::new(lua, values)).map_err(|error| match error {
+            Error::RuntimeError(text) => plain_error(caller(lua) + &text),
+            error => error,
+        })
+    };
+    lua.create_function(run)
+}
+
+/// The place of the call of the native function that runs.
+fn caller(lua: &Lua) -> String {
+    let place = lua.inspect_stack(1, |caller| {
+        let line = caller.current_line()?;
+        Some(format!("{}:{line}: ", caller.source().short_src?))
+    });
+    place.flatten().unwrap_or_default()
+}
+
+/// The error with this text, which begins with its code.
+pub(super) fn error_reply(text: &[u8]) -> Error {
     Error::external(ErrorReply(text.to_vec()))
 }
 
@@ -38,10 +75,12 @@ pub(super) fn message(error: &Error) -> String {
 }
 
 /// The functions and values for the prelude.
-pub(super) fn functions(lua: &Lua, watchdog: &Arc<Watchdog>) -> Result<Table> {
+pub(super) fn functions(lua: &Lua, watchdog: &Arc<Watchdog>, json: &Arc<Settings>) -> Result<Table> {
     let native = lua.create_table()?;
     native.set("bit", bits::library(lua)?)?;
-    native.set("cjson", json::library(lua, watchdog)?)?;
+    native.set("cjson", json::library(lua, watchdog, json)?)?;
+    native.set("cmsgpack", msgpack::library(lua, watchdog)?)?;
+    native.set("struct", structs::library(lua)?)?;
     native.set("pattern_bytes", SCRIPT_PATTERN_BYTES_MAX)?;
     native.set("version", REDIS_VERSION)?;
     let number =
@@ -79,6 +118,11 @@ fn describe(lua: &Lua, (value, place): (Value, Option<String>)) -> Result<Value>
     {
         return error_table(lua, text);
     }
+    if let Error::ExternalError(external) = error
+        && let Some(PlainError(text)) = external.downcast_ref()
+    {
+        return Ok(Value::String(lua.create_string(text)?));
+    }
     let text = place.unwrap_or_default() + &message(error);
     Ok(Value::String(lua.create_string(text)?))
 }
@@ -89,9 +133,12 @@ fn error_table(lua: &Lua, text: &[u8]) -> Result<Value> {
     Ok(Value::Table(table))
 }
 
-fn sha1hex(_: &Lua, texts: Variadic<Value>) -> Result<String> {
+fn sha1hex(lua: &Lua, texts: Variadic<Value>) -> Result<String> {
     match &texts[..] {
-        [text] => Ok(sha1_hex(text.to_string()?.as_bytes())),
+        [text] => {
+            let text = lua.coerce_string(text.clone())?;
+            Ok(sha1_hex(&text.as_ref().map_or_else(|| [][..].into(), |text| text.as_bytes().to_vec())))
+        }
         _ => Err(error_reply(b"ERR wrong number of arguments")),
     }
 }
@@ -174,7 +221,7 @@ fn run_command(
         match argument {
             Value::String(text) => request.push(&text.as_bytes()),
             Value::Integer(number) => request.push(number.to_string().as_bytes()),
-            Value::Number(number) => request.push(values::number_text(*number, 17).as_bytes()),
+            Value::Number(number) => request.push(values::number_text(*number).as_bytes()),
             _ => return refuse("ERR Lua redis lib command arguments must be strings or integers"),
         }
     }

@@ -1,8 +1,8 @@
--- The environment of scripts. It gets the functions of the server (native.rs), and returns two functions: one runs a script, the other drops
--- the globals of a script that has ended.
+-- The environment of scripts and functions. It gets the functions of the server (native.rs), and returns four functions: `run` runs a script,
+-- `load` loads a library, `call` calls a function of a library, and `release` drops the globals of a script that has ended.
 --
 -- All scripts share the tables of this file, so they must not be able to change them: a script sees each through an empty table that
--- reads from it and refuses writes. Globals of a run are in a table of its own.
+-- reads from it and refuses writes. They have no globals of their own.
 
 local native = ...
 
@@ -39,8 +39,8 @@ local function copy(t, without)
 	return copied
 end
 
--- The globals of the run that is under way, and its commands.
-local environment, commands
+-- The globals of the run that is under way, its commands, and the keys and arguments of a script.
+local environment, commands, keys, arguments
 
 -- Returns the values of a protected call, and raises an error if the script has to end, because no script can catch that. An error that is a
 -- table with a text becomes the text, as in Redis.
@@ -110,7 +110,7 @@ function globals.collectgarbage(option)
 	return option == "count" and collectgarbage("count") or 0
 end
 
-local strings = copy(string, { dump = true })
+local strings = copy(string, {})
 -- These can take long, and have no look at the clock. The matcher of patterns recurses for each item of a pattern.
 for _, name in ipairs({ "find", "match", "gmatch", "gsub" }) do
 	local search = string[name]
@@ -155,6 +155,8 @@ end
 globals.table = protect(tables)
 globals.bit = protect(native.bit)
 globals.cjson = protect(native.cjson)
+globals.cmsgpack = protect(native.cmsgpack)
+globals.struct = protect(native.struct)
 
 local maths = copy(math, {})
 function maths.random(low, high)
@@ -223,42 +225,121 @@ end)
 redis.log = native.log
 redis.sha1hex = native.sha1hex
 
-function redis.setresp(version)
-	if version ~= 2 then
-		error("scripts get replies in RESP2", 0)
+function redis.setresp(...)
+	local version = ...
+	if select("#", ...) ~= 1 then
+		error({ err = "ERR redis.setresp() requires one argument." }, 0)
+	elseif version ~= 2 and version ~= 3 then
+		error({ err = "ERR RESP version must be 2 or 3." }, 0)
+	elseif version == 3 then
+		error({ err = "ERR scripts get replies in RESP2" }, 0)
 	end
 end
 
 -- There are no replicas.
 function redis.set_repl() end
-function redis.replicate_commands()
-	return true
+local script_redis = setmetatable({
+	replicate_commands = function()
+		return true
+	end,
+}, { __index = redis })
+
+-- What scripts get as the metatable of their globals.
+local shown_metatable = protect({})
+
+-- The metatable of a table of globals. `find_global` finds a value by its name.
+local function visible(find_global)
+	return {
+		__index = function(_, name)
+			local value = find_global(name)
+			if value == nil then
+				error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)
+			end
+			return value
+		end,
+		__newindex = refuse,
+		__metatable = shown_metatable,
+	}
 end
 
-local visible = {
-	__index = function(_, name)
-		local value = globals[name]
-		if name == "redis" then
-			value = commands
-		end
-		if value == nil then
-			error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)
-		end
-		return value
-	end,
-	__newindex = refuse,
-	__metatable = false,
-}
+-- The table `redis` of a run. It is the same one in all runs, because functions of libraries may keep it. Its commands are those of the
+-- present run.
+local function command_table(api)
+	local shown = setmetatable({}, {
+		__index = function(_, name)
+			return commands[name] or api[name]
+		end,
+		__newindex = refuse,
+		__metatable = false,
+	})
+	protected[shown] = true
+	return shown
+end
 
--- Adds where an error has happened. Functions of this file are not the place.
-local function locate(failed)
-	local level = 2
+local script_commands, function_commands = command_table(script_redis), command_table(redis)
+
+local script_environment
+script_environment = setmetatable({}, visible(function(name)
+	if name == "redis" then
+		return script_commands
+	elseif name == "KEYS" then
+		return keys
+	elseif name == "ARGV" then
+		return arguments
+	elseif name == "_G" then
+		return script_environment
+	end
+	return globals[name]
+end))
+protected[script_environment] = true
+
+-- While a library is loaded, the function that registers functions. The library sees nothing but `redis` meanwhile.
+local registering
+
+-- A library may keep its function for later, when it registers nothing.
+local function register_function(...)
+	if not registering then
+		error({ err = "ERR redis.register_function can only be called on FUNCTION LOAD command" }, 0)
+	end
+	return registering(...)
+end
+
+local loading = setmetatable({}, visible(function(name)
+	if name == "register_function" then
+		return register_function
+	elseif name == "log" or type(name) == "string" and (find(name, "^LOG_") or find(name, "^REDIS_")) then
+		return redis[name]
+	end
+end))
+
+local function_environment
+function_environment = setmetatable({}, visible(function(name)
+	if registering then
+		return name == "redis" and loading or nil
+	elseif name == "redis" then
+		return function_commands
+	elseif name == "_G" then
+		return function_environment
+	end
+	return globals[name]
+end))
+protected[loading], protected[function_environment] = true, true
+
+-- Describes an error; also returns where it has happened. Functions of this file are not the place.
+local function describe(failed)
+	local level = 3
 	local place = getinfo(level, "Sl")
 	while place and (place.what == "C" or place.what == "tail" or place.source == "=prelude") do
 		level = level + 1
 		place = getinfo(level, "Sl")
 	end
-	failed = native.describe(failed, place and place.short_src .. ":" .. place.currentline .. ": " or "")
+	return native.describe(failed, place and place.short_src .. ":" .. place.currentline .. ": " or ""), place
+end
+
+-- Adds where an error has happened.
+local function locate(failed)
+	local place
+	failed, place = describe(failed)
 	if failed == "not enough memory" then
 		return failed
 	end
@@ -271,16 +352,33 @@ local function locate(failed)
 	return failed
 end
 
-return function(script, keys, arguments, call, protected_call)
-	commands = setmetatable(
-		{ call = call, pcall = protected_call },
-		{ __index = redis, __newindex = refuse, __metatable = false }
-	)
-	environment = setmetatable({ KEYS = keys, ARGV = arguments }, visible)
-	protected[environment], protected[commands] = true, true
-	rawset(environment, "_G", environment)
-	setfenv(script, environment)
+local function run(script, script_keys, script_arguments, call, protected_call)
+	commands = { call = call, pcall = protected_call }
+	environment, keys, arguments = script_environment, script_keys, script_arguments
+	setfenv(script, script_environment)
 	return xpcall(script, locate)
-end, function()
-	environment, commands = nil, nil
 end
+
+-- Calls a function of a library.
+local function call_function(f, function_keys, function_arguments, call, protected_call)
+	commands = { call = call, pcall = protected_call }
+	environment = function_environment
+	return xpcall(function()
+		return f(function_keys, function_arguments)
+	end, locate)
+end
+
+-- Runs the code of a library, which registers functions by `register`.
+local function load(library, register)
+	registering, environment = register, function_environment
+	setfenv(library, function_environment)
+	return xpcall(library, function(failed)
+		return (describe(failed))
+	end)
+end
+
+local function release()
+	environment, commands, keys, arguments, registering = nil, nil, nil, nil, nil
+end
+
+return { run = run, call = call_function, load = load, release = release }

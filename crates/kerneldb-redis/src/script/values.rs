@@ -6,11 +6,16 @@ use super::watchdog::Watchdog;
 use crate::limits::{SCRIPT_REPLY_BYTES_MAX, SCRIPT_REPLY_DEPTH_MAX};
 use crate::resp::Writer;
 
-/// A number as C's `%.*g` prints it.
-pub(super) fn number_text(number: f64, digits: i32) -> String {
-    if number.fract() == 0.0 && number.abs() < 1e14 {
-        return format!("{}", number as i64);
+/// A number in a text: a whole number, or one with 17 digits.
+pub(super) fn number_text(number: f64) -> String {
+    match number.fract() == 0.0 && number.abs() < 1e14 {
+        true => format!("{}", number as i64),
+        false => printed(number, 17),
     }
+}
+
+/// A number as C's `%.*g` prints it with at most 17 digits.
+pub(super) fn printed(number: f64, digits: i32) -> String {
     let mut text = [0u8; 64];
     // SAFETY: the buffer has the size that is given, and the arguments are those of the format. The text is shorter: at most 17 digits, a
     // sign, a point, and an exponent.

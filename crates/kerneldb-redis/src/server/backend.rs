@@ -14,7 +14,7 @@ use super::maps::Maps;
 use super::rebuild::Rebuilds;
 use super::statistics::{Statistics, Totals};
 use super::stats::{Counters, ServerStats};
-use super::{ServerConfig, UpgradeCheck, verify};
+use super::{ServerConfig, UpgradeCheck, functions_file, verify};
 use crate::command::{AdminTask, AdminTaskTicket, KernelActivity, Keyspace, Memory, ServerState, Services};
 use bedplate_kerneldb::{
     Database, Durability, EngineKind, Error, HandlerInfo, ProcedureInfo, Result, SnapshotItem, Store,
@@ -50,8 +50,8 @@ impl Backend {
         let has_store = data.store.is_some();
         let data = Arc::new(CurrentData::new(data));
         let tasks = AdminTasks::start({
-            let data = data.clone();
-            move |task| run_admin_task(task, &data.get()).map_err(|e| format!("ERR {e}"))
+            let (data, server) = (data.clone(), server.clone());
+            move |task| run_admin_task(task, &data.get(), &server).map_err(|e| format!("ERR {e}"))
         })?;
         let rebuilds = Rebuilds::new(config.log.clone());
         let upgrade = match &config.upgrade {
@@ -165,7 +165,7 @@ impl Backend {
 pub(super) const NO_STORE: &str = "ERR the program that runs the server has kept the database for itself";
 
 /// Runs an administrative task; the text is its report.
-fn run_admin_task(task: AdminTask, data: &Data) -> Result<String> {
+fn run_admin_task(task: AdminTask, data: &Data, server: &ServerState) -> Result<String> {
     let (database, store) = (&*data.database, data.store.as_deref());
     match (task, store) {
         (AdminTask::LoadLibrary { file, replace }, store) => {
@@ -182,6 +182,12 @@ fn run_admin_task(task: AdminTask, data: &Data) -> Result<String> {
                 None => database.unload_library(&library)?,
             };
             if done { Ok(library) } else { Err(Error::Library(format!("there is no library {library}"))) }
+        }
+        (AdminTask::ChangeFunctions(change), store) => {
+            if let Some(data_dir) = store.and_then(Store::data_dir) {
+                functions_file::write(data_dir, &change.payload())?;
+            }
+            Ok(server.functions.publish(&change))
         }
         (AdminTask::AttachHandler { name, target }, _) => {
             database.attach_handler(&name, &target).map(|()| String::new())

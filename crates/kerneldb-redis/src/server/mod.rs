@@ -18,7 +18,7 @@
 //! `listener`, `local` (the fast path of local clients), `ends` (of connections), `client` (one connection),
 //! `event_loop` (the thread), `dialogue` and `backend` (the seam to the command layer
 //! and to the database), `data` (the database behind the server), `rebuild` (its change to one with other options) and `handover` (to another program), `workers` (scheduling of the kernel's senders), `activity` and `idle` (the load that decides it),
-//! `admin_tasks` (checkpoints, verifications and libraries), `gate` (pauses), `wake`, `stats`,
+//! `admin_tasks` (checkpoints, verifications and libraries), `functions_file` (the libraries of functions), `gate` (pauses), `wake`, `stats`,
 //! `statistics` (for INFO), `config`, `descriptors` (the number of connections that the limit on open files allows).
 
 mod activity;
@@ -31,6 +31,7 @@ mod descriptors;
 mod dialogue;
 mod ends;
 mod event_loop;
+mod functions_file;
 mod gate;
 mod handover;
 mod idle;
@@ -346,6 +347,14 @@ impl Preparation {
             password: config.password.clone(),
         });
         let maps = kernel.maps.clone();
+        let carries_functions = self.handover.as_ref().is_some_and(|(_, state, _)| state.functions.is_some());
+        if let Some(data_dir) = store.as_ref().and_then(|store| store.data_dir())
+            && !carries_functions
+            && let Some(payload) = functions_file::read(data_dir)?
+        {
+            let restored = server.functions.restore(&payload);
+            restored.map_err(|reason| functions_file::damaged(data_dir, &reason))?;
+        }
         let data = Data::new(database, store)?;
         server.settings.set_database_options(options);
         if let Some((_, state, _)) = &self.handover {

@@ -3,10 +3,12 @@
 mod database;
 mod differential;
 mod full_log_ring;
+mod functions;
 mod fuzz;
 mod model;
 mod redis;
 mod replies;
+mod script_libraries;
 mod scripts;
 mod states;
 

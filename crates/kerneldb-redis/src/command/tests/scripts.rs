@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::redis::Redis;
 use super::{Client, encode, one};
 use crate::limits::{
-    SCRIPT_JSON_BYTES_MAX, SCRIPT_MEMORY_BYTES_MAX, SCRIPT_PATTERN_BYTES_MAX, SCRIPT_REPLY_BYTES_MAX,
+    SCRIPT_DECODE_BYTES_MAX, SCRIPT_MEMORY_BYTES_MAX, SCRIPT_PATTERN_BYTES_MAX, SCRIPT_REPLY_BYTES_MAX,
     SCRIPT_REPLY_DEPTH_MAX, SCRIPT_REQUEST_BYTES_MAX, SCRIPTS_COMPILED_MAX,
 };
 
@@ -212,13 +212,13 @@ const LINES: &[&str] = &[
     "EVAL 'return redis.call(\"get\", \"nope\")' 0",
 ];
 
-fn eval(script: &str, keys: &[&str], arguments: &[&str]) -> Vec<u8> {
+pub(super) fn eval(script: &str, keys: &[&str], arguments: &[&str]) -> Vec<u8> {
     let count = keys.len().to_string();
     encode(&[&["EVAL", script, &count], keys, arguments].concat())
 }
 
 /// The reply of this crate to a request.
-fn ask(client: &mut Client, request: &[u8]) -> String {
+pub(super) fn ask(client: &mut Client, request: &[u8]) -> String {
     client.feed(request);
     client.finish();
     client.take()
@@ -299,7 +299,7 @@ fn random_scripts_do_what_they_do_in_redis() {
 }
 
 /// The time until a script ends, and its reply.
-fn timed(client: &mut Client, script: &str) -> (Duration, String) {
+pub(super) fn timed(client: &mut Client, script: &str) -> (Duration, String) {
     let start = Instant::now();
     let reply = ask(client, &eval(script, &["k"], &[]));
     (start.elapsed(), reply)
@@ -446,8 +446,8 @@ fn texts_of_a_script_have_limits() {
     assert_eq!(run(pattern(SCRIPT_PATTERN_BYTES_MAX)), "$-1\r\n");
     assert!(run(pattern(SCRIPT_PATTERN_BYTES_MAX + 1)).starts_with("-ERR the pattern is too long"));
     let decode = |bytes| format!("return #cjson.decode('[' .. (' '):rep({bytes} - 2) .. ']')");
-    assert_eq!(run(decode(SCRIPT_JSON_BYTES_MAX)), ":0\r\n");
-    assert!(run(decode(SCRIPT_JSON_BYTES_MAX + 1)).contains("the text is too long"));
+    assert_eq!(run(decode(SCRIPT_DECODE_BYTES_MAX)), ":0\r\n");
+    assert!(run(decode(SCRIPT_DECODE_BYTES_MAX + 1)).contains("the text is too long"));
     // Four times the same text, so that the interpreter has memory for it. The limit is looked at before each value: here before the 1.
     let quarter = SCRIPT_REQUEST_BYTES_MAX / 4;
     let encode = |bytes| format!("local s = ('x'):rep({bytes}) return #cjson.encode({{s, s, s, s, 1}})");

@@ -93,6 +93,7 @@ impl EventLoop {
             pause_reads_too,
             libraries,
             scripts: server.scripts.texts().into_iter().map(ByteBuf::from).collect(),
+            functions: Some(server.functions.payload().into()),
         };
         let fastpath_sockets = self.kernel.fastpath_sockets();
         Ok(Ok(Handover { listener, clients, state, handlers, fastpath_sockets, outcome: Ok(()) }))

@@ -84,6 +84,8 @@ pub(super) struct CarriedState {
     pub(super) libraries: Vec<(String, ByteBuf)>,
     /// Texts of the Lua scripts that are kept for EVALSHA, the oldest first.
     pub(super) scripts: Vec<ByteBuf>,
+    /// The libraries of functions as FUNCTION DUMP returns them; `None` from a program that has no functions.
+    pub(super) functions: Option<ByteBuf>,
 }
 
 /// The contents of a file after its first line, with owned or borrowed parts.
@@ -214,13 +216,16 @@ impl CarriedState {
         self.changed.retain(|(name, _)| !Settings::is_database_option(name));
     }
 
-    /// Sets the parameters that clients have changed, and keeps their scripts. The database has its options already.
+    /// Sets the parameters that clients have changed, and keeps their scripts and functions. The database has its options already.
     pub(super) fn set_again(&self, server: &ServerState) {
         server.settings.change_again(self.changed());
         for script in &self.scripts {
             if let Err(error) = server.scripts.put(script) {
                 tracing::warn!(error, "a script of the program before is not kept");
             }
+        }
+        if let Some(Err(error)) = self.functions.as_ref().map(|payload| server.functions.restore(payload)) {
+            tracing::error!(error, "the libraries of functions were lost at the upgrade");
         }
     }
 
