@@ -54,15 +54,15 @@ pub const SCRIPT_REQUEST_BYTES_MAX: usize = 16 << 20;
 pub const SCRIPT_DECODE_BYTES_MAX: usize = 8 << 20;
 
 /// Tables inside of one another in a text in MessagePack that a script reads; more are an error of the script.
-pub const SCRIPT_DECODE_DEPTH_MAX: u32 = 128;
+pub const SCRIPT_MSGPACK_DEPTH_MAX: u32 = 128;
 
 /// Arrays and objects inside of one another in a text in JSON that a script reads, whatever `cjson.decode_max_depth` says; more are an
 /// error of the script.
-pub const SCRIPT_DECODED_DEPTH_MAX: usize = 1000;
+pub const SCRIPT_JSON_DECODE_DEPTH_MAX: usize = 1000;
 
 /// Tables inside of one another in a text in JSON that a script makes, whatever `cjson.encode_max_depth` says; more are an error of the
 /// script.
-pub const SCRIPT_JSON_DEPTH_MAX: i32 = 128;
+pub const SCRIPT_JSON_ENCODE_DEPTH_MAX: i32 = 128;
 
 /// Values that `cmsgpack.unpack` and `struct.unpack` return at a time; more are an error of the script.
 pub const SCRIPT_RESULTS_MAX: usize = 4096;

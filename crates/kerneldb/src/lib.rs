@@ -36,7 +36,7 @@ pub use database::Database;
 #[cfg(any(test, feature = "testing"))]
 pub use durability::testing;
 pub use durability::{
-    Image, RebuildError, Store, StoreConfig, available_memory, checkpoint, recovery, store, wal,
+    Image, RebuildError, Store, StoreConfig, available_memory, checkpoint, recovery, replace_file, store, wal,
 };
 pub use engine::{
     Direction, DumpMethod, ExpiryStats, HandlerCounts, HandlerKind, HandlerTarget, HeapStats, LogReader,

@@ -53,12 +53,25 @@ pub(super) fn admin_task<S: Operators, V: Services>(
     task: AdminTask,
     reply: impl FnOnce(&mut Ctx<'_, S, V>, String),
 ) -> Run<Step> {
+    prepared_admin_task(core, ctx, |_| Ok(Some(task)), reply)
+}
+
+/// The same with a task that `prepare` makes when it is started. If that returns `None`, the request is tried again.
+pub(super) fn prepared_admin_task<S: Operators, V: Services>(
+    core: &mut Core,
+    ctx: &mut Ctx<'_, S, V>,
+    prepare: impl FnOnce(&Core) -> Run<Option<AdminTask>>,
+    reply: impl FnOnce(&mut Ctx<'_, S, V>, String),
+) -> Run<Step> {
     if core.in_exec {
         return Err("ERR Command not allowed inside a transaction".into());
     }
     let ticket = match &core.pending {
         Some(PendingCommand::AdminTask(ticket)) => Arc::clone(ticket),
-        _ => ctx.services.start_admin_task(task)?,
+        _ => match prepare(core)? {
+            Some(task) => ctx.services.start_admin_task(task)?,
+            None => return Ok(Step::Again(POLL)),
+        },
     };
     match ticket.result() {
         None => {

@@ -3,19 +3,16 @@
 //! A change waits for the file of the libraries, which a thread for administrative tasks writes. It is no part of a transaction.
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use super::admin::prepared_admin_task;
 use super::exec::{Ctx, Fail, Run, is};
 use super::glob::glob_match;
 use super::operators::Operators;
-use super::request::{Core, PendingCommand, Step};
+use super::request::{Core, Step};
 use super::services::{AdminTask, Services};
 use super::spec::Spec;
 use crate::resp::{Args, Writer};
 use crate::script::{Flags, Library, RestorePolicy, Wanted};
-
-/// Interval at which a waiting request is tried again.
-const POLL: Duration = Duration::from_millis(1);
 
 /// The name of the only engine.
 const ENGINE: &[u8] = b"LUA";
@@ -85,27 +82,15 @@ fn change<S: Operators, V: Services>(
     spec: &Spec,
     args: Args<'_>,
 ) -> Run<Step> {
-    if core.in_exec {
-        return Err("ERR Command not allowed inside a transaction".into());
-    }
-    let ticket = match &core.pending {
-        Some(PendingCommand::AdminTask(ticket)) => Arc::clone(ticket),
-        _ => match core.server.functions.change(&wanted(spec, args)?) {
-            // Another client's change is under way.
-            None => return Ok(Step::Again(POLL)),
-            Some(change) => ctx.services.start_admin_task(AdminTask::ChangeFunctions(change?))?,
-        },
+    let prepare = |core: &Core| match core.server.functions.change(&wanted(spec, args)?) {
+        // Another client's change is under way.
+        None => Ok(None),
+        Some(change) => Ok(Some(AdminTask::ChangeFunctions(change?))),
     };
-    match ticket.result() {
-        None => {
-            core.pending = Some(PendingCommand::AdminTask(ticket));
-            return Ok(Step::Again(POLL));
-        }
-        Some(Err(error)) => return Err(error.clone().into()),
-        Some(Ok(library)) if spec.name == "load" => ctx.out.bulk(library.as_bytes()),
-        Some(Ok(_)) => ctx.out.ok(),
-    }
-    Ok(Step::Done)
+    prepared_admin_task(core, ctx, prepare, |ctx, library| match spec.name {
+        "load" => ctx.out.bulk(library.as_bytes()),
+        _ => ctx.out.ok(),
+    })
 }
 
 fn list<S: Operators, V: Services>(core: &Core, ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {

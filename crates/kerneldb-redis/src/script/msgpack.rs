@@ -9,9 +9,9 @@ use rmp::encode;
 
 use super::arguments::Arguments;
 use super::native::{function, plain_error};
-use super::watchdog::Watchdog;
+use super::watchdog::{VALUES_PER_CHECK, Watchdog};
 use crate::limits::{
-    SCRIPT_DECODE_BYTES_MAX, SCRIPT_DECODE_DEPTH_MAX, SCRIPT_REQUEST_BYTES_MAX, SCRIPT_RESULTS_MAX,
+    SCRIPT_DECODE_BYTES_MAX, SCRIPT_MSGPACK_DEPTH_MAX, SCRIPT_REQUEST_BYTES_MAX, SCRIPT_RESULTS_MAX,
 };
 
 /// Tables inside of one another that are packed.
@@ -144,7 +144,7 @@ fn unpack(
         Error::runtime(format!("Start offset {} greater than input length {length}.", offset as i32))
     })?;
     let is_whole = limit == 0 && offset == 0;
-    let mut reader = Reader { lua, watchdog, rest: &text[start..] };
+    let mut reader = Reader { lua, watchdog, rest: &text[start..], values: 0 };
     let mut values = Vec::new();
     while !reader.rest.is_empty() && (is_whole || (values.len() as i64) < limit) {
         if values.len() >= SCRIPT_RESULTS_MAX {
@@ -165,6 +165,8 @@ struct Reader<'a> {
     lua: &'a Lua,
     watchdog: &'a Watchdog,
     rest: &'a [u8],
+    /// Number of values that were unpacked.
+    values: u32,
 }
 
 impl Reader<'_> {
@@ -184,6 +186,10 @@ impl Reader<'_> {
     }
 
     fn value(&mut self, depth: u32) -> Result<Value> {
+        self.values += 1;
+        if self.values.is_multiple_of(VALUES_PER_CHECK) {
+            self.watchdog.check()?;
+        }
         let [marker] = self.take()?;
         let number = |number: i64| Ok(Value::Number(number as f64));
         match Marker::from_u8(marker) {
@@ -227,8 +233,7 @@ impl Reader<'_> {
     }
 
     fn table(&self, depth: u32) -> Result<Table> {
-        self.watchdog.check()?;
-        if depth >= SCRIPT_DECODE_DEPTH_MAX {
+        if depth >= SCRIPT_MSGPACK_DEPTH_MAX {
             return Err(Error::runtime("the packed tables are too deep"));
         }
         self.lua.create_table()

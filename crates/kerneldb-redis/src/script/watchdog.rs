@@ -5,6 +5,9 @@ use std::time::{Duration, Instant};
 
 use mlua::{Error, Result};
 
+/// Number of values that a native function reads between two looks at the clock.
+pub(super) const VALUES_PER_CHECK: u32 = 1000;
+
 /// Whether the script that runs has to end. The interpreter, its functions and its hook share it.
 pub(super) struct Watchdog {
     created: Instant,

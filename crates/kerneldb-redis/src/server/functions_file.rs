@@ -1,33 +1,21 @@
 //! The file of the libraries of functions in a data directory, `functions`: a line with the number of its format, and the bytes of
 //! FUNCTION DUMP, which end with a checksum.
-//!
-//! It is written under another name, synced, and renamed, so a crash leaves the old file or the new one.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::Path;
 
-use bedplate_kerneldb::{Error, Result};
+use bedplate_kerneldb::{Error, Result, replace_file};
 
 const NAME: &str = "functions";
-const PARTIAL: &str = "functions.partial";
 
 /// The first line.
 const HEAD: &[u8] = b"bedplate functions 1\n";
 
 /// Writes the libraries in the place of those before. After an error the next start may find the old ones or the new ones.
 pub(super) fn write(data: &Path, payload: &[u8]) -> Result<()> {
-    let (target, partial) = (data.join(NAME), data.join(PARTIAL));
-    let write = || -> io::Result<()> {
-        let mut file = File::create(&partial)?;
-        file.write_all(HEAD)?;
-        file.write_all(payload)?;
-        file.sync_all()?;
-        fs::rename(&partial, &target)?;
-        File::open(data)?.sync_all()
-    };
-    let written = write().inspect_err(|_| drop(fs::remove_file(&partial)));
-    written.map_err(|error| Error::io(format!("cannot write {}", target.display()), error))
+    let failed = |error| Error::io(format!("cannot write {}", data.join(NAME).display()), error);
+    replace_file(data, NAME, &[HEAD, payload]).map_err(failed)
 }
 
 /// The bytes of the libraries; `None` if there is no file.

@@ -1,12 +1,12 @@
 //! The libraries of a data directory: objects with procedures that are loaded again at each start.
 //!
-//! A library is the file `procedures/NAME.o`. It is written under another name, synced, and renamed, so a crash leaves the old
-//! library or the new one. The caller holds the database's lock of changes.
+//! A library is the file `procedures/NAME.o`. The caller holds the database's lock of changes.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
+use super::replace::replace_file;
 use crate::{Database, Error, Result, session::read_library};
 
 /// Folder of the libraries in a data directory.
@@ -25,20 +25,14 @@ fn failed(what: &str, path: &Path) -> impl Fn(io::Error) -> Error {
 /// Writes a library, in the place of one of the same name. After an error the next start may find the old library or the new one.
 pub(super) fn write(data: &Path, library: &str, elf: &[u8]) -> Result<()> {
     let folder = data.join(FOLDER);
-    let target = path(data, library);
-    let partial = folder.join(format!("{library}{SUFFIX}.partial"));
     let write = || -> io::Result<()> {
         if !folder.is_dir() {
             fs::create_dir(&folder)?;
             File::open(data)?.sync_all()?;
         }
-        let mut file = File::create(&partial)?;
-        file.write_all(elf)?;
-        file.sync_all()?;
-        fs::rename(&partial, &target)?;
-        File::open(&folder)?.sync_all()
+        replace_file(&folder, &format!("{library}{SUFFIX}"), &[elf])
     };
-    write().map_err(failed("cannot write", &target)).inspect_err(|_| drop(fs::remove_file(&partial)))
+    write().map_err(failed("cannot write", &path(data, library)))
 }
 
 /// Removes the file of a library, if there is one.

@@ -12,6 +12,7 @@ mod image;
 mod libraries;
 mod rebuild;
 pub mod recovery;
+mod replace;
 pub mod store;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -20,4 +21,5 @@ pub mod wal;
 
 pub use image::{Image, available_memory};
 pub use rebuild::RebuildError;
+pub use replace::replace_file;
 pub use store::{Store, StoreConfig};

@@ -61,9 +61,9 @@ const LOADED: &[&str] = &[
     "#!lua name=l\nredis.register_function{other = 1}",
     "#!lua name=l\nredis.register_function{[{}] = 1}",
     "#!lua name=l\nwhile true do end",
-    "#!lua name=l\nlocal x = ('x'):rep(3) redis.register_function(x, function() return x end)",
+    "#!lua name=l\nlocal x = ('y'):rep(3) redis.register_function(x, function() return x end)",
     "#!lua name=l\nredis.register_function('again', function() end)",
-    "#!lua name=m\nredis.register_function('XXX', function() end)",
+    "#!lua name=m\nredis.register_function('YYY', function() end)",
     "#!lua name='m'\nredis.register_function{function_name = 'g', callback = function() return 1 end, description = 'some text', flags = {'no-writes', 'ALLOW-oom'}}",
     "#!lua name=n\nredis.register_function(1, redis.log)",
 ];
@@ -190,7 +190,7 @@ fn functions_reply_as_in_redis() {
     for code in LOADED {
         requests.push(((*code).to_owned(), encode(&["FUNCTION", "LOAD", code])));
     }
-    for function in ["xxx", "XXX", "g", "1"] {
+    for function in ["yyy", "YYY", "g", "1"] {
         requests.push((format!("FCALL {function}"), encode(&["FCALL", function, "0"])));
     }
     requests.push(("list".into(), encode(&["FUNCTION", "LIST", "LIBRARYNAME", "m", "WITHCODE"])));

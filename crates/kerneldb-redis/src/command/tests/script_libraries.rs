@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::one;
 use super::redis::Redis;
 use super::scripts::{ask, eval, timed};
-use crate::limits::{SCRIPT_DECODE_DEPTH_MAX, SCRIPT_JSON_DEPTH_MAX, SCRIPT_RESULTS_MAX};
+use crate::limits::{SCRIPT_JSON_ENCODE_DEPTH_MAX, SCRIPT_MSGPACK_DEPTH_MAX, SCRIPT_RESULTS_MAX};
 
 /// Scripts whose replies must be the same to the byte, in order.
 const SAME: &[&str] = &[
@@ -279,11 +279,14 @@ fn one_past_each_limit_is_an_error() {
     let mut client = one();
     let mut run = |body: String| timed(&mut client, &body).1;
     let unpack = |depth| format!("return type(cmsgpack.unpack(('\\145'):rep({depth}) .. '\\144'))");
-    assert_eq!(run(unpack(SCRIPT_DECODE_DEPTH_MAX - 1)), "$5\r\ntable\r\n");
-    assert!(run(unpack(SCRIPT_DECODE_DEPTH_MAX)).contains("the packed tables are too deep"));
+    assert_eq!(run(unpack(SCRIPT_MSGPACK_DEPTH_MAX - 1)), "$5\r\ntable\r\n");
+    assert!(run(unpack(SCRIPT_MSGPACK_DEPTH_MAX)).contains("the packed tables are too deep"));
     let encode = |depth| format!("local t = 1 for i = 1, {depth} do t = {{t}} end return #cjson.encode(t)");
-    assert_eq!(run(encode(SCRIPT_JSON_DEPTH_MAX)), format!(":{}\r\n", 2 * SCRIPT_JSON_DEPTH_MAX + 1));
-    assert!(run(encode(SCRIPT_JSON_DEPTH_MAX + 1)).contains("excessive nesting (129)"));
+    assert_eq!(
+        run(encode(SCRIPT_JSON_ENCODE_DEPTH_MAX)),
+        format!(":{}\r\n", 2 * SCRIPT_JSON_ENCODE_DEPTH_MAX + 1)
+    );
+    assert!(run(encode(SCRIPT_JSON_ENCODE_DEPTH_MAX + 1)).contains("excessive nesting (129)"));
     let results = |count| format!("return select('#', cmsgpack.unpack(('\\1'):rep({count})))");
     assert_eq!(run(results(SCRIPT_RESULTS_MAX)), format!(":{SCRIPT_RESULTS_MAX}\r\n"));
     assert!(run(results(SCRIPT_RESULTS_MAX + 1)).contains("too many return values at once"));
@@ -307,4 +310,15 @@ fn settings_last_for_one_run() {
     let mut client = one();
     assert_eq!(timed(&mut client, "return cjson.encode_number_precision(3)").1, ":3\r\n");
     assert_eq!(timed(&mut client, "return cjson.encode_number_precision()").1, ":14\r\n");
+}
+
+/// A text of many small values takes long, and its reader looks at the clock.
+#[test]
+fn many_unpacked_values_take_time() {
+    let mut client = one();
+    let body = "return #cmsgpack.unpack('\\221\\0\\15\\255\\255' .. ('\\1'):rep(2^20 - 1))";
+    assert_eq!(timed(&mut client, body).1, format!(":{}\r\n", (1 << 20) - 1));
+    assert_eq!(client.send("CONFIG SET busy-reply-threshold 5"), "+OK\r\n");
+    let reply = timed(&mut client, body).1;
+    assert!(reply.contains("has run for 5 ms"), "{reply}");
 }

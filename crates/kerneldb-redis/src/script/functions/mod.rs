@@ -78,7 +78,7 @@ impl fmt::Debug for FunctionsChange {
     }
 }
 
-/// What FUNCTION RESTORE does with the libraries that there are.
+/// The treatment of the existing libraries by FUNCTION RESTORE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RestorePolicy {
     /// They are deleted.

@@ -176,7 +176,7 @@ mod tests {
 
     /// A payload with a right checksum and anything else inside.
     #[test]
-    fn no_payload_is_believed() {
+    fn contents_with_a_right_checksum_are_checked() {
         let sealed = |inside: &[u8]| {
             let mut payload = [inside, &VERSION.to_le_bytes()].concat();
             payload.extend_from_slice(&checksum(&payload).to_le_bytes());

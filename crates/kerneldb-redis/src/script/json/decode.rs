@@ -2,12 +2,9 @@
 
 use mlua::{Error, Lua, Result, String as LuaString, Table, Value};
 
-use super::super::watchdog::Watchdog;
+use super::super::watchdog::{VALUES_PER_CHECK, Watchdog};
 use super::settings::Values;
-use crate::limits::SCRIPT_DECODED_DEPTH_MAX;
-
-/// Values between two looks at the clock.
-const VALUES_PER_CHECK: u32 = 1000;
+use crate::limits::SCRIPT_JSON_DECODE_DEPTH_MAX;
 
 /// The value of a JSON text, which ends with a zero byte.
 pub(super) fn decode(lua: &Lua, text: &[u8], settings: &Values, watchdog: &Watchdog) -> Result<Value> {
@@ -157,7 +154,7 @@ impl Decoder<'_> {
     }
 
     fn table(&self, depth: usize) -> Result<Table> {
-        let depth_max = SCRIPT_DECODED_DEPTH_MAX.min(self.settings.decode_depth as usize);
+        let depth_max = SCRIPT_JSON_DECODE_DEPTH_MAX.min(self.settings.decode_depth as usize);
         if depth > depth_max {
             let at = self.at;
             let error = format!("Found too many nested data structures ({depth}) at character {at}");
@@ -283,7 +280,7 @@ impl Decoder<'_> {
         Ok((Token::String(self.lua.create_string(string)?), start))
     }
 
-    /// Reads `\uXXXX`, or two of them that are a pair; returns their length.
+    /// Reads `\u` and its four digits, or two of these that are a pair; returns their length.
     fn unicode(&self, string: &mut Vec<u8>) -> Option<usize> {
         let unit = |offset: usize| {
             let digits = self.text.get(self.at + offset..self.at + offset + 4)?;

@@ -6,7 +6,7 @@ use super::super::arguments::type_name;
 use super::super::values::printed;
 use super::super::watchdog::Watchdog;
 use super::settings::{InvalidNumbers, Values};
-use crate::limits::{SCRIPT_JSON_DEPTH_MAX, SCRIPT_REQUEST_BYTES_MAX};
+use crate::limits::{SCRIPT_JSON_ENCODE_DEPTH_MAX, SCRIPT_REQUEST_BYTES_MAX};
 
 /// The JSON of a value.
 pub(super) fn encode(value: &Value, settings: &Values, watchdog: &Watchdog) -> Result<Vec<u8>> {
@@ -65,7 +65,7 @@ impl Encoder<'_> {
 
     fn table(&mut self, table: &Table, depth: i32) -> Result<()> {
         self.watchdog.check()?;
-        if depth > self.settings.encode_depth.min(SCRIPT_JSON_DEPTH_MAX) {
+        if depth > self.settings.encode_depth.min(SCRIPT_JSON_ENCODE_DEPTH_MAX) {
             return Err(Error::runtime(format!("Cannot serialise, excessive nesting ({depth})")));
         }
         let length = self.array_length(table)?;
