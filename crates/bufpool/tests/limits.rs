@@ -17,8 +17,9 @@ fn is_child(name: &str) -> bool {
     std::env::var_os(CHILD).is_some_and(|child| child == name)
 }
 
-/// Runs a test of this file in its own process.
+/// Runs a test of this file in its own process, while no test changes a setting of the machine.
 fn run_child(name: &str) {
+    let _alone = MACHINE.lock();
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", name, "--test-threads=1"])
         .env(CHILD, name)
@@ -95,7 +96,6 @@ fn strict_accounting_is_named_or_gone_around() {
 
 #[test]
 fn a_limit_on_address_space_is_named_or_gone_around() {
-    let _alone = MACHINE.lock();
     run_child("child_with_little_address_space");
 }
 
