@@ -120,6 +120,7 @@ pub struct Benchmark {
 const ALL: &[Benchmark] = &[
     local::BENCH,
     net::BENCH,
+    net::mix::BENCH,
     wal::BENCH,
     checkpoint::BENCH,
     restart::BENCH,

@@ -109,7 +109,7 @@ static __always_inline int srv_open_call(struct srv_input *in, struct kdb_ctx *c
 {
 	in->own_transaction = ctx->state == KDB_TX_NONE;
 	/* CLIENT PAUSE stops CALL as a command that writes, whatever the procedure does. */
-	if (srv_is_paused(in, SRV_SET) || (!read_only && srv_short_of_memory()))
+	if (srv_is_paused(in, SRV_CALL_SET) || (!read_only && srv_short_of_memory()))
 		return -1;
 	if (in->own_transaction)
 		return (read_only ? kdb_begin_ro(ctx) : kdb_begin(ctx)) == KDB_OK ? 0 : -1;
@@ -174,36 +174,6 @@ __noinline int srv_begin_call(struct srv_input *in, struct kdb_ctx *ctx)
 defer:
 	srv_release_call(in);
 	return SRV_DEFER;
-}
-
-/* Appends an integer. */
-__noinline int srv_say_integer(struct srv_input *in, struct srv_output *out, __s64 number)
-{
-	__u64 n = number < 0 ? -(__u64)number : number, rest = n;
-	__u32 digits = 1, i, o;
-
-	if (!in || !out)
-		return 0;
-	o = in->opos;
-	out->bytes[o++ & (SRV_REPLY_MAX - 1)] = ':';
-	if (number < 0)
-		out->bytes[o++ & (SRV_REPLY_MAX - 1)] = '-';
-	for (i = 0; i < 19; i++) {
-		rest /= 10;
-		if (!rest)
-			break;
-		digits++;
-	}
-	in->opos = o + digits + 2;
-	*SRV_TO(out, o + digits) = SRV_CRLF;
-	for (i = 0; i < 20; i++) {
-		digits--;
-		out->bytes[(o + digits) & (SRV_REPLY_MAX - 1)] = '0' + n % 10;
-		n /= 10;
-		if (!n)
-			break;
-	}
-	return 0;
 }
 
 /* Appends the reason of a refusal, as the event loop writes it. */

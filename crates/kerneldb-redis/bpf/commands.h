@@ -12,9 +12,7 @@
 #ifndef BEDPLATE_SERVER_COMMANDS_H
 #define BEDPLATE_SERVER_COMMANDS_H
 
-#include "claim.h"
-#include "parse.h"
-#include "reply.h"
+#include "arguments.h"
 
 #define SRV_DONE 0
 #define SRV_DEFER 1
@@ -23,75 +21,6 @@
 /* The programs with which the loop in run.h continues, as indexes of srv_jumps. */
 #define SRV_ON(partition) (2 * (partition))        /* the commands of `in` */
 #define SRV_EXEC(partition) (2 * (partition) + 1)  /* a queue of MULTI (multi.h) */
-
-/* A word of up to eight lower-case letters as it lies in memory. */
-#define SRV_NAME(a, b, c, d, e, f, g, h)                                                           \
-	((__u64)(a) | (__u64)(b) << 8 | (__u64)(c) << 16 | (__u64)(d) << 24 | (__u64)(e) << 32 |  \
-	 (__u64)(f) << 40 | (__u64)(g) << 48 | (__u64)(h) << 56)
-#define SRV_GET SRV_NAME('g', 'e', 't', 0, 0, 0, 0, 0)
-#define SRV_SET SRV_NAME('s', 'e', 't', 0, 0, 0, 0, 0)
-#define SRV_DEL SRV_NAME('d', 'e', 'l', 0, 0, 0, 0, 0)
-#define SRV_PING SRV_NAME('p', 'i', 'n', 'g', 0, 0, 0, 0)
-#define SRV_BEGIN SRV_NAME('b', 'e', 'g', 'i', 'n', 0, 0, 0)
-#define SRV_COMMIT SRV_NAME('c', 'o', 'm', 'm', 'i', 't', 0, 0)
-#define SRV_ROLLBACK SRV_NAME('r', 'o', 'l', 'l', 'b', 'a', 'c', 'k')
-#define SRV_MULTI SRV_NAME('m', 'u', 'l', 't', 'i', 0, 0, 0)
-#define SRV_EXECUTE SRV_NAME('e', 'x', 'e', 'c', 0, 0, 0, 0)
-#define SRV_CALL SRV_NAME('c', 'a', 'l', 'l', 0, 0, 0, 0)
-#define SRV_DISCARD SRV_NAME('d', 'i', 's', 'c', 'a', 'r', 'd', 0)
-
-/* The command being executed. */
-#define SRV_COMMAND(in) (&(in)->cmds[(in)->cmd & (SRV_BATCH - 1)])
-
-/* Copies the `len` bytes at `p` into the key buffer, padded with zeros; 0, or -1 if they are no key. */
-static __always_inline int srv_take_key_at(struct srv_input *in, __u32 p, __u32 len)
-{
-	__u64 last;
-
-	if (len < 1 || len > KDB_KEY_MAX)
-		return -1;
-	in->io.klen = len;
-	last = srv_word(in, p + ((len - 1) & ~7u)) & ~0ull >> (-len & 7) * 8;
-	if (len > 8 && len <= 32) {
-		*(__u64 *)&in->io.key[0] = srv_word(in, p);
-		if (len > 16)
-			*(__u64 *)&in->io.key[8] = srv_word(in, p + 8);
-		if (len > 24)
-			*(__u64 *)&in->io.key[16] = srv_word(in, p + 16);
-	} else if (len > 8) {
-		bpf_probe_read_kernel(in->io.key, len, &SRV_AT(in, p));
-	}
-	*(__u64 *)&in->io.key[(len - 1) & 0xf8] = last;
-	return 0;
-}
-
-/* The same with argument 1. */
-static __always_inline int srv_take_key(struct srv_input *in, const struct srv_command *c)
-{
-	return srv_take_key_at(in, c->arg[1], c->arglen[1]);
-}
-
-/* Copies argument 2 into the value buffer; 0, or -1 if it is too long. */
-static __always_inline int srv_take_value(struct srv_input *in, const struct srv_command *c)
-{
-	__u32 len = c->arglen[2], p = c->arg[2];
-
-	in->io.vlen = len;
-	if (len <= SRV_SHORT) {
-#pragma unroll
-		for (int i = 0; i < SRV_SHORT / 8; i++) {
-			if (i * 8 >= len)
-				break;
-			*(__u64 *)&in->io.val[i * 8] = srv_word(in, p + i * 8);
-		}
-		return 0;
-	}
-	opaque(len);
-	if (len < 1 || len > SRV_CARRIER_MAX)
-		return -1;
-	bpf_probe_read_kernel(in->io.val, len, &SRV_AT(in, p));
-	return 0;
-}
 
 /* Whether the hashes of all commands' keys are known. */
 static __always_inline int srv_looked_ahead(const struct srv_input *in)
@@ -156,16 +85,17 @@ static __always_inline int srv_go_to_key(struct srv_input *in, const struct srv_
 	return partition == kdb_config.partition ? SRV_DONE : srv_jump(in, in->claimed, SRV_ON(partition));
 }
 
-/* Replies with an error if the transaction has failed with it; otherwise the event loop executes the command again. */
+/* Replies with an error if the transaction has failed with it; otherwise the event loop executes the command again. It also knows with
+ * what a transaction has failed before. */
 static __always_inline int srv_failed(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx, int status)
 {
-	if (ctx->state != KDB_TX_FAILED)
+	if (ctx->state != KDB_TX_FAILED || status == KDB_ERR_STATE)
 		return SRV_DEFER;
 	srv_say_error(in, out, status);
 	return SRV_DONE;
 }
 
-/* Counts a call of a command (enum srv_call) and returns SRV_DONE. This and srv_count_miss() are not inlined, because their callers
+/* Counts an execution of a command (enum srv_call) and returns SRV_DONE. This and the next two are not inlined, because their callers
  * need the stack for the engine. */
 __noinline int srv_called(__u32 call)
 {
@@ -182,7 +112,19 @@ __noinline int srv_count_miss(void)
 	struct srv_stats *stats = srv_count();
 
 	if (stats)
-		stats->get_misses++;
+		stats->misses++;
+	return 0;
+}
+
+/* Counts a key that a command other than GET has looked for in order to reply with what it found. */
+__noinline int srv_count_lookup(int found)
+{
+	struct srv_stats *stats = srv_count();
+
+	if (!stats)
+		return 0;
+	stats->lookups++;
+	stats->misses += !found;
 	return 0;
 }
 
@@ -223,7 +165,7 @@ static __always_inline int srv_may_reveal(const struct srv_input *in)
 
 /* Whether the command has to wait because all commands, or those that write, are paused. Not inlined, because the
  * caller needs the stack for the engine. */
-__noinline int srv_is_paused(struct srv_input *in, __u64 name)
+__noinline int srv_is_paused(struct srv_input *in, __u32 command)
 {
 	struct srv_gate *gate = SRV_LOOKUP(srv_gates, 0);
 	__u64 until, writes;
@@ -233,16 +175,30 @@ __noinline int srv_is_paused(struct srv_input *in, __u64 name)
 		return 0;
 	until = *(volatile __u64 *)&gate->all_until_ns;
 	writes = *(volatile __u64 *)&gate->writes_until_ns;
-	if (writes > until &&
-	    (name == SRV_COMMIT || name == SRV_EXECUTE || (!in->queue && (name == SRV_SET || name == SRV_DEL))))
+	if (writes > until && (command == SRV_CALL_COMMIT || command == SRV_CALL_EXEC ||
+			       (!in->queue && SRV_IS(command, SRV_WRITERS))))
 		until = writes;
 	return until && bpf_ktime_get_ns() < until;
+}
+
+/* Reads the key in `in` in the session's state: an enum kdb_status. */
+static __always_inline int srv_read(struct srv_input *in, struct kdb_ctx *ctx)
+{
+	switch (ctx->state) {
+	case KDB_TX_NONE:
+		return kdb_get_auto(ctx, &in->io);
+	case KDB_TX_ACTIVE:
+		return kdb_get(ctx, &in->io);
+	case KDB_TX_READ_ONLY:
+		return kdb_get_ro(ctx, &in->io);
+	default:
+		return KDB_ERR_STATE;
+	}
 }
 
 __noinline int srv_do_get(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx)
 {
 	struct srv_command *c;
-	__u32 state;
 	int r;
 
 	USE_ARENA();
@@ -252,25 +208,17 @@ __noinline int srv_do_get(struct srv_input *in, struct srv_output *out, struct k
 	if (srv_take_key(in, c))
 		return SRV_DEFER;
 	srv_set_hash(in, c);
-	state = ctx->state;
-	if (state == KDB_TX_NONE)
-		r = kdb_get_auto(ctx, &in->io);
-	else if (state == KDB_TX_ACTIVE)
-		r = kdb_get(ctx, &in->io);
-	else if (state == KDB_TX_READ_ONLY)
-		r = kdb_get_ro(ctx, &in->io);
-	else
-		return SRV_DEFER;
+	r = srv_read(in, ctx);
 	/* The event loop reads again, which has the same result in a transaction, and waits for the disk. */
 	if (!srv_may_reveal(in))
 		return SRV_DEFER;
 	if (r == KDB_OK)
-		return srv_say_bulk(in, out, &in->io) ? SRV_DEFER : srv_called(SRV_CALL_GET);
+		return srv_say_bulk(in, out, &in->io) ? SRV_DEFER : SRV_DONE;
 	if (r != KDB_NOT_FOUND)
 		return srv_failed(in, out, ctx, r);
 	srv_say_null(in, out);
 	srv_count_miss();
-	return srv_called(SRV_CALL_GET);
+	return SRV_DONE;
 }
 
 __noinline int srv_do_set(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx)

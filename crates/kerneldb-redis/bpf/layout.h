@@ -189,7 +189,28 @@ enum srv_call {
 	SRV_CALL_EXEC = 8,
 	SRV_CALL_DISCARD = 9,
 	SRV_CALL_CALL = 10,
-	SRV_CALLS = 11,
+	SRV_CALL_INCR = 11,
+	SRV_CALL_DECR = 12,
+	SRV_CALL_INCRBY = 13,
+	SRV_CALL_DECRBY = 14,
+	SRV_CALL_EXISTS = 15,
+	SRV_CALL_TOUCH = 16,
+	SRV_CALL_STRLEN = 17,
+	SRV_CALL_TTL = 18,
+	SRV_CALL_PTTL = 19,
+	SRV_CALL_EXPIRE = 20,
+	SRV_CALL_PEXPIRE = 21,
+	SRV_CALL_EXPIREAT = 22,
+	SRV_CALL_SETNX = 23,
+	SRV_CALL_SETEX = 24,
+	SRV_CALL_PSETEX = 25,
+	SRV_CALL_GETSET = 26,
+	SRV_CALL_GETDEL = 27,
+	SRV_CALL_GETEX = 28,
+	SRV_CALL_MGET = 29,
+	SRV_CALL_MSET = 30,
+	SRV_CALL_UNLINK = 31,
+	SRV_CALLS = 32,
 };
 
 /* Counters, per CPU. */
@@ -207,9 +228,10 @@ struct srv_stats {
 	__u64 local;              /* commands answered by the local fast path (also in `commands`) */
 	__u64 local_bytes;        /* request bytes of these */
 	__u64 local_reply_bytes;
-	__u64 get_misses;         /* GETs that found no value */
+	__u64 lookups;            /* keys that commands other than GET looked for in order to reply with what they found */
+	__u64 misses;             /* keys that GET or these looked for and that had no value */
 	__u64 refusals;           /* CALLs that the procedure refused */
-	__u64 calls[SRV_CALLS];   /* each command */
+	__u64 calls[SRV_CALLS];   /* executions of each command */
 };
 
 #endif

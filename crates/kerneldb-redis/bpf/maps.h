@@ -13,12 +13,12 @@
 
 /* A command as parsed: positions in the request bytes. */
 struct srv_command {
-	__u64 name;               /* in lower case, or 0 */
 	__u64 hash;               /* of the key; valid if commands were looked ahead for */
 	__u32 next;               /* the command behind this one */
 	__u32 nargs;
 	__u32 arg[4], arglen[4];  /* the first arguments */
-	__u64 _pad;
+	__u32 command;            /* enum srv_call, or SRV_CALLS */
+	__u32 _pad[3];
 };
 
 /* Request bytes of one verdict run. Claimed by compare-and-swap: a run can be interrupted, or
@@ -48,6 +48,16 @@ struct srv_input {
 	__u32 call_failed;        /* of a call that is over: the event loop repeats it */
 	__u32 procedure;          /* the procedure's program that continues + 1; 0 = none */
 	__u64 cookie;             /* of the connection's socket; the verdict's */
+	/* of the command being executed (arguments.h, update.h) */
+	__u32 at, at_len;         /* the argument that srv_argument() has found */
+	__u32 behind;             /* the position behind it */
+	__u32 options;            /* SRV_OPTION_* */
+	__s64 number;             /* the integer that was read, or a sum */
+	__s64 amount;             /* what is added; or the new expiry in ms */
+	__u32 found;              /* a value was found; or the number of such keys */
+	__u32 attempt;            /* number of attempts before */
+	__u32 mark;               /* bytes of replies before this one */
+	__u32 argument;           /* its argument, in commands on several keys */
 	struct srv_command cmds[SRV_BATCH];
 	struct kdb_io io;
 	__u8 bytes[SRV_CHUNK_BUF];

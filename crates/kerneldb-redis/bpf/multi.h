@@ -35,7 +35,6 @@ __noinline int srv_start_multi(struct srv_input *in, struct srv_output *out)
 	q->partition = SRV_NO_PARTITION;
 	conn->queue = in->queue;
 	SRV_SAY(in, out, "+OK\r\n");
-	srv_called(SRV_CALL_MULTI);
 	return SRV_DONE;
 }
 
@@ -55,14 +54,13 @@ __noinline int srv_end_multi(struct srv_conn *conn, __u32 queue)
 static __always_inline int srv_can_queue(const struct srv_command *c)
 {
 	if (c->nargs == 1)
-		return c->name == SRV_PING;
-	if (c->name == SRV_CALL)
-		return c->nargs <= KDB_CALL_ARGUMENTS + 2;
-	if (c->arglen[1] < 1 || c->arglen[1] > KDB_KEY_MAX)
+		return c->command == SRV_CALL_PING;
+	if (c->command == SRV_CALL_CALL)
+		return 1;
+	if (!srv_has_arity(c->command, c->nargs) || c->arglen[1] < 1 || c->arglen[1] > KDB_KEY_MAX)
 		return 0;
-	if (c->nargs == 2)
-		return c->name == SRV_GET || c->name == SRV_DEL;
-	return c->nargs == 3 && c->name == SRV_SET;
+	/* All keys have to be in one partition, and only that of the first key is known here. */
+	return kdb_config.partitions == 1 || c->nargs == 2 || !SRV_IS(c->command, SRV_SEVERAL);
 }
 
 /* Queues the request in->cmd. */
@@ -73,7 +71,7 @@ static __always_inline int srv_enqueue(struct srv_input *in, struct srv_output *
 
 	if (!srv_can_queue(c))
 		return SRV_DEFER;
-	if (c->name == SRV_CALL)
+	if (c->command == SRV_CALL_CALL)
 		partition = srv_call_partition(in, c);
 	else if (kdb_config.partitions > 1)
 		partition = kdb_partition_of(c->hash);
@@ -88,8 +86,8 @@ static __always_inline int srv_enqueue(struct srv_input *in, struct srv_output *
 	q->len = at + n;
 	q->count++;
 	if (c->nargs > 1) {
-		q->writes |= c->name != SRV_GET;
-		q->procedures += c->name == SRV_CALL;
+		q->writes |= !SRV_IS(c->command, SRV_READERS);
+		q->procedures += c->command == SRV_CALL_CALL;
 		if (q->partition == SRV_NO_PARTITION)
 			q->partition = partition;
 		else if (q->partition != partition)
@@ -97,22 +95,6 @@ static __always_inline int srv_enqueue(struct srv_input *in, struct srv_output *
 	}
 	SRV_SAY(in, out, "+QUEUED\r\n");
 	return SRV_DONE;
-}
-
-/* Appends `mark`, a number of at most five digits, and CR LF. */
-static __always_inline void srv_say_count(struct srv_input *in, struct srv_output *out, char mark, __u32 n)
-{
-	__u32 digits = n >= 10000 ? 5 : n >= 1000 ? 4 : n >= 100 ? 3 : n >= 10 ? 2 : 1;
-	__u64 text = SRV_CRLF;
-
-	for (int i = 5; i > 0; i--) {
-		if (i > digits)
-			continue;
-		text = text << 8 | ('0' + n % 10);
-		n /= 10;
-	}
-	*SRV_TO(out, in->opos) = text << 8 | mark;
-	in->opos += 3 + digits;
 }
 
 /*
@@ -215,9 +197,9 @@ __noinline int srv_do_multi(struct srv_input *in, struct srv_output *out, struct
 	if (!in || !out || !ctx)
 		return SRV_DEFER;
 	c = SRV_COMMAND(in);
-	if (c->nargs == 1 && c->name == SRV_EXECUTE)
+	if (c->nargs == 1 && c->command == SRV_CALL_EXEC)
 		return srv_start_exec(in, out, ctx);
-	if (c->nargs == 1 && c->name == SRV_DISCARD) {
+	if (c->nargs == 1 && c->command == SRV_CALL_DISCARD) {
 		conn = SRV_LOOKUP(srv_conns, in->conn);
 		srv_end_multi(conn, in->queue);
 		in->queue = 0;

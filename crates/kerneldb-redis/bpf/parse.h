@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
- * Finds one command in the request bytes: a RESP array of up to four bulk strings, a longer one if it is a CALL, or an
- * inline command of up to four words without quotes. A request that is longer, incomplete or invalid goes to the
+ * Finds one command in the request bytes: a RESP array of up to four bulk strings, a longer one if its command may have more, or
+ * an inline command of up to four words without quotes. A request that is longer, incomplete or invalid goes to the
  * event loop, whose parser knows the whole protocol.
  *
  * Requests are read in words of eight bytes, which may lie beyond the packet, where the buffer has old
@@ -12,6 +12,7 @@
 #define BEDPLATE_SERVER_PARSE_H
 
 #include "maps.h"
+#include "names.h"
 
 #define SRV_AT(in, p) ((in)->bytes[(p) & (SRV_CHUNK - 1)])
 
@@ -23,7 +24,6 @@ static __always_inline __u64 srv_word(struct srv_input *in, __u32 p)
 
 #define SRV_ONES 0x0101010101010101ull
 #define SRV_CRLF ('\r' | '\n' << 8)
-#define SRV_WORD_CALL ('c' | 'a' << 8 | 'l' << 16 | 'l' << 24)
 
 /*
  * Reads a decimal of one to five digits and its CR LF at `p`, all in one word: value << 32 | position after
@@ -104,11 +104,24 @@ __noinline __u32 srv_parse_array(struct srv_input *in, struct srv_command *c, __
 	return p;
 }
 
+/* The command that argument 0 names: enum srv_call, or SRV_CALLS. */
+__noinline __u32 srv_command_named(struct srv_input *in, const struct srv_command *c)
+{
+	__u32 len;
+
+	if (!in || !c)
+		return SRV_CALLS;
+	len = c->arglen[0];
+	if (len < 1 || len > 8)
+		return SRV_CALLS;
+	return srv_find((srv_word(in, c->arg[0]) | 0x2020202020202020ull) & ~0ull >> (64 - 8 * len));
+}
+
 /*
- * Parses a CALL with more arguments than srv_parse_array() has room for. `c` gets the first ones. Returns the position
- * after it, or 0.
+ * Parses an array with more arguments than srv_parse_array() has room for, if its command may have them. `c` gets the first ones.
+ * Returns the position after it, or 0.
  */
-__noinline __u32 srv_parse_call(struct srv_input *in, struct srv_command *c, __u32 p)
+__noinline __u32 srv_parse_long(struct srv_input *in, struct srv_command *c, __u32 p)
 {
 	__u32 i, nargs, at, len, end = 0;
 	__u64 n;
@@ -118,10 +131,10 @@ __noinline __u32 srv_parse_call(struct srv_input *in, struct srv_command *c, __u
 	n = srv_number(in, p + 1);
 	nargs = n >> 32;
 	p = (__u32)n;
-	if (!n || nargs <= 4 || nargs > KDB_CALL_ARGUMENTS + 2)
+	if (!n || nargs <= 4 || nargs > SRV_ARGUMENTS)
 		return 0;
 	c->nargs = nargs;
-	bpf_for(i, 0, KDB_CALL_ARGUMENTS + 2) {
+	bpf_for(i, 0, SRV_ARGUMENTS) {
 		p = srv_parse_bulk(in, p, &at, &len);
 		if (!p)
 			return 0;
@@ -129,7 +142,7 @@ __noinline __u32 srv_parse_call(struct srv_input *in, struct srv_command *c, __u
 			c->arg[i & 3] = at;
 			c->arglen[i & 3] = len;
 		}
-		if (i == 0 && (len != 4 || ((__u32)srv_word(in, at) | 0x20202020) != SRV_WORD_CALL))
+		if (i == 0 && !SRV_IS(srv_command_named(in, c), SRV_LONG))
 			return 0;
 		if (i + 1 == nargs) {
 			end = p;
@@ -180,16 +193,6 @@ __noinline __u32 srv_parse_inline(struct srv_input *in, struct srv_command *c, _
 		return 0;
 	c->nargs = nargs;
 	return end;
-}
-
-/* Argument 0 in lower case, or 0 if it is longer than eight bytes. */
-static __always_inline __u64 srv_name(struct srv_input *in, const struct srv_command *c)
-{
-	__u32 len = c->arglen[0];
-
-	if (len < 1 || len > 8)
-		return 0;
-	return (srv_word(in, c->arg[0]) | 0x2020202020202020ull) & ~0ull >> (64 - 8 * len);
 }
 
 #endif

@@ -38,6 +38,52 @@ static __always_inline void srv_say_null(struct srv_input *in, struct srv_output
 		SRV_SAY(in, out, "$-1\r\n");
 }
 
+/* Appends `mark`, a number of at most five digits, and CR LF. */
+static __always_inline void srv_say_count(struct srv_input *in, struct srv_output *out, char mark, __u32 n)
+{
+	__u32 digits = n >= 10000 ? 5 : n >= 1000 ? 4 : n >= 100 ? 3 : n >= 10 ? 2 : 1;
+	__u64 text = SRV_CRLF;
+
+	for (int i = 5; i > 0; i--) {
+		if (i > digits)
+			continue;
+		text = text << 8 | ('0' + n % 10);
+		n /= 10;
+	}
+	*SRV_TO(out, in->opos) = text << 8 | mark;
+	in->opos += 3 + digits;
+}
+
+/* Appends an integer. */
+__noinline int srv_say_integer(struct srv_input *in, struct srv_output *out, __s64 number)
+{
+	__u64 n = number < 0 ? -(__u64)number : number, rest = n;
+	__u32 digits = 1, i, o;
+
+	if (!in || !out)
+		return 0;
+	o = in->opos;
+	out->bytes[o++ & (SRV_REPLY_MAX - 1)] = ':';
+	if (number < 0)
+		out->bytes[o++ & (SRV_REPLY_MAX - 1)] = '-';
+	for (i = 0; i < 19; i++) {
+		rest /= 10;
+		if (!rest)
+			break;
+		digits++;
+	}
+	in->opos = o + digits + 2;
+	*SRV_TO(out, o + digits) = SRV_CRLF;
+	for (i = 0; i < 20; i++) {
+		digits--;
+		out->bytes[(o + digits) & (SRV_REPLY_MAX - 1)] = '0' + n % 10;
+		n /= 10;
+		if (!n)
+			break;
+	}
+	return 0;
+}
+
 /* Appends the command layer's reply to an error that has failed the transaction (exec.rs, error_reply). A full log
  * ring does not fail it. */
 __noinline int srv_say_error(struct srv_input *in, struct srv_output *out, int status)

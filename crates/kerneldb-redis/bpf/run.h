@@ -9,62 +9,92 @@
 #ifndef BEDPLATE_SERVER_RUN_H
 #define BEDPLATE_SERVER_RUN_H
 
+#include "look.h"
 #include "multi.h"
+#include "several.h"
+#include "update.h"
+
+/* Executes a command on a key of this program's partition. */
+static __always_inline int srv_do_on_key(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx,
+					 struct srv_command *c)
+{
+	__u32 command = c->command, nargs = c->nargs;
+
+	if (command == SRV_CALL_GET)
+		return srv_do_get(in, out, ctx);
+	if (command == SRV_CALL_SET && nargs == 3)
+		return srv_do_set(in, out, ctx);
+	if (nargs > 2 && SRV_IS(command, SRV_SEVERAL))
+		return srv_do_several(in, out, ctx);
+	if (command == SRV_CALL_MGET)
+		return srv_do_several(in, out, ctx);
+	if (command == SRV_CALL_DEL || command == SRV_CALL_UNLINK)
+		return srv_do_del(in, out, ctx);
+	if (SRV_IS(command, SRV_READERS))
+		return srv_do_look(in, out, ctx);
+	if (SRV_IS(command, SRV_ADDERS))
+		return srv_do_add(in, out, ctx);
+	if (srv_take_form(in, c))
+		return SRV_DEFER;
+	if (SRV_IS(command, SRV_EXCHANGERS) || in->options & SRV_OPTION_GET)
+		return srv_do_exchange(in, out, ctx);
+	if (SRV_IS(command, SRV_STORERS))
+		return srv_do_store(in, out, ctx);
+	return srv_do_expire(in, out, ctx);
+}
+
+/* Executes a command without arguments. */
+static __always_inline int srv_do_alone(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx, __u32 command)
+{
+	int r;
+
+	if (command == SRV_CALL_PING) {
+		SRV_SAY(in, out, "+PONG\r\n");
+		return SRV_DONE;
+	}
+	if (command == SRV_CALL_BEGIN && ctx->state == KDB_TX_NONE) {
+		if (kdb_begin(ctx) != KDB_OK)
+			return SRV_DEFER;
+		SRV_SAY(in, out, "+OK\r\n");
+		return SRV_DONE;
+	}
+	if (command == SRV_CALL_COMMIT || command == SRV_CALL_ROLLBACK) {
+		r = in->ending ? SRV_DONE : srv_do_end(in, out, ctx, command == SRV_CALL_COMMIT);
+		return r == SRV_DONE ? srv_do_release(in, ctx) : r;
+	}
+	if (command == SRV_CALL_MULTI && ctx->state == KDB_TX_NONE)
+		return srv_start_multi(in, out);
+	return SRV_DEFER;
+}
 
 /* Executes the command in->cmd and moves in->pos behind it; or SRV_DEFER, or SRV_JUMP. */
 static __always_inline int srv_command(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx)
 {
 	struct srv_command *c = SRV_COMMAND(in);
-	__u64 name = c->name;
+	__u32 command = c->command;
 	int r = SRV_DEFER;
 
-	if (srv_is_paused(in, name))
+	if (srv_is_paused(in, command))
 		return SRV_DEFER;
 	/* A transaction that has ended needs no more room, and the event loop must not end it again. */
 	if (!in->ending && in->opos + SRV_REPLY_MIN > in->limit)
 		return SRV_DEFER;
 	if (in->queue) {
 		r = srv_do_multi(in, out, ctx);
-	} else if (c->nargs == 1) {
-		if (name == SRV_PING) {
-			SRV_SAY(in, out, "+PONG\r\n");
-			srv_called(SRV_CALL_PING);
-			r = SRV_DONE;
-		} else if (name == SRV_BEGIN && ctx->state == KDB_TX_NONE) {
-			if (kdb_begin(ctx) == KDB_OK) {
-				SRV_SAY(in, out, "+OK\r\n");
-				srv_called(SRV_CALL_BEGIN);
-				r = SRV_DONE;
-			}
-		} else if (name == SRV_COMMIT || name == SRV_ROLLBACK) {
-			r = in->ending ? SRV_DONE : srv_do_end(in, out, ctx, name == SRV_COMMIT);
-			if (r == SRV_DONE)
-				r = srv_do_release(in, ctx);
-			if (r == SRV_DONE && name == SRV_COMMIT)
-				srv_called(SRV_CALL_COMMIT);
-			else if (r == SRV_DONE)
-				srv_called(SRV_CALL_ROLLBACK);
-		} else if (name == SRV_MULTI && ctx->state == KDB_TX_NONE) {
-			r = srv_start_multi(in, out);
-		}
-	} else if (c->nargs == 2 && name == SRV_GET) {
+	} else if (SRV_IS(command, SRV_READERS | SRV_WRITERS)) {
+		if (!srv_has_arity(command, c->nargs))
+			return SRV_DEFER;
 		r = srv_go_to_key(in, c);
 		if (r == SRV_DONE)
-			r = srv_do_get(in, out, ctx);
-	} else if (c->nargs == 2 && name == SRV_DEL) {
-		r = srv_go_to_key(in, c);
+			r = srv_do_on_key(in, out, ctx, c);
 		if (r == SRV_DONE)
-			r = srv_do_del(in, out, ctx);
-		if (r == SRV_DONE)
-			r = srv_called(SRV_CALL_DEL);
-	} else if (c->nargs == 3 && name == SRV_SET) {
-		r = srv_go_to_key(in, c);
-		if (r == SRV_DONE)
-			r = srv_do_set(in, out, ctx);
-		if (r == SRV_DONE)
-			r = srv_called(SRV_CALL_SET);
-	} else if (name == SRV_CALL) {
+			srv_called(command);
+	} else if (command == SRV_CALL_CALL) {
 		r = in->ending ? srv_go_on_with_call(in, ctx) : srv_begin_call(in, ctx);
+	} else if (c->nargs == 1) {
+		r = srv_do_alone(in, out, ctx, command);
+		if (r == SRV_DONE)
+			srv_called(command);
 	}
 	if (r == SRV_DONE) {
 		in->pos = c->next;
@@ -92,11 +122,11 @@ __noinline int srv_parse(struct srv_input *in)
 		if (SRV_AT(in, p) != '*')
 			p = srv_parse_inline(in, c, p);
 		else
-			p = srv_parse_array(in, c, p) ?: srv_parse_call(in, c, p);
+			p = srv_parse_array(in, c, p) ?: srv_parse_long(in, c, p);
 		if (!p)
 			break;
 		c->next = p;
-		c->name = srv_name(in, c);
+		c->command = srv_command_named(in, c);
 		WRITE_ONCE(in->parsed, p);
 		WRITE_ONCE(in->batch, i + 1);
 	}
@@ -117,7 +147,7 @@ __noinline int srv_ahead(struct srv_input *in)
 		if ((c = &in->cmds[i & (SRV_BATCH - 1)]))
 	SRV_EACH(c) {
 		c->hash = 0;
-		if (c->nargs < 2 || c->name == SRV_CALL || srv_take_key(in, c))
+		if (c->nargs < 2 || c->command == SRV_CALL_CALL || srv_take_key(in, c))
 			continue;
 		c->hash = kdb_hash(&in->io);
 		kdb_ahead_bucket(c->hash);

@@ -3,11 +3,11 @@
 mod common;
 mod server;
 
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use bedplate_kerneldb_redis::server::ServerConfig;
 use common::can_run;
+use server::redis::Redis;
 use server::{
     Client, Random, Running, bulk, config, config_with, eventually, request, start, start_with, words,
 };
@@ -355,30 +355,6 @@ fn all_or_nothing() {
     }
 }
 
-struct Redis(Child, std::net::SocketAddr);
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// A redis-server of its own, if there is one.
-fn redis() -> Option<Redis> {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let addr = listener.local_addr().unwrap();
-    drop(listener);
-    let child = Command::new("redis-server")
-        .args(["--bind", "127.0.0.1", "--port", &addr.port().to_string(), "--save", "", "--dir", "/tmp"])
-        .stdout(Stdio::null())
-        .spawn()
-        .ok()?;
-    let redis = Redis(child, addr);
-    eventually("redis-server answers", || std::net::TcpStream::connect(addr).is_ok());
-    Some(redis)
-}
-
 /// Random requests, most of them in and around MULTI, have the same replies as from Redis. WATCH is left out: a key
 /// that came and went is unchanged to it here, but not in Redis.
 #[test]
@@ -386,10 +362,7 @@ fn the_same_as_redis() {
     if !can_run() {
         return;
     }
-    let Some(redis) = redis() else {
-        eprintln!("no redis-server: not compared");
-        return;
-    };
+    let Some(redis) = Redis::start() else { return };
     let requests = [
         "MULTI",
         "MULTI",
@@ -421,7 +394,7 @@ fn the_same_as_redis() {
         "DEL a b",
     ];
     for running in servers() {
-        let (mut ours, mut theirs) = (running.client(), Client::new(redis.1));
+        let (mut ours, mut theirs) = (running.client(), Client::new(redis.addr()));
         for c in [&mut ours, &mut theirs] {
             c.send(&words("DEL a b c d"));
             c.lines(1);

@@ -179,8 +179,10 @@ impl<R: Traffic> Worker<R> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(Error::io("epoll_create"))?;
         let mut connections = Vec::new();
         for _ in (thread..schedule.connections).step_by(threads) {
-            let socket = TcpStream::connect(address).map_err(Error::io(format!("connect to {address}")))?;
+            let mut socket =
+                TcpStream::connect(address).map_err(Error::io(format!("connect to {address}")))?;
             socket.set_nodelay(true).map_err(Error::io("TCP_NODELAY"))?;
+            traffic.greet(&mut socket).map_err(Error::io("greet the server"))?;
             socket.set_nonblocking(true).map_err(Error::io("O_NONBLOCK"))?;
             let token = epoll::EventData::new_u64(connections.len() as u64);
             epoll::add(&epoll, &socket, token, epoll::EventFlags::IN).map_err(Error::io("epoll_ctl"))?;

@@ -21,6 +21,7 @@
 pub mod floor;
 pub mod load;
 pub mod measure;
+pub mod mix;
 pub mod server;
 pub mod wire;
 

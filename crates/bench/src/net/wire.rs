@@ -6,6 +6,8 @@
 //! GET and SET.
 
 use std::collections::VecDeque;
+use std::io;
+use std::net::TcpStream;
 
 use crate::keys::KeyStream;
 use crate::{Error, Result};
@@ -17,6 +19,15 @@ pub trait Traffic: Send {
     type Request: Copy + Send;
     /// Whether a run ends only when every request has its reply, so that the traffic can count what the server did.
     const ANSWERS_ALL: bool;
+
+    /// Prepares a new connection, before the first request. By default, there is nothing to do.
+    ///
+    /// # Errors
+    ///
+    /// The server does not answer, or not as it should.
+    fn greet(&self, _socket: &mut TcpStream) -> io::Result<()> {
+        Ok(())
+    }
 
     /// Appends the next request to `out`.
     fn request(&mut self, out: &mut Vec<u8>) -> Self::Request;
@@ -134,7 +145,7 @@ impl Wire {
 }
 
 /// Twelve decimal digits of a key number.
-fn digits(mut key: u64) -> [u8; DIGITS] {
+pub(super) fn digits(mut key: u64) -> [u8; DIGITS] {
     let mut digits = [b'0'; DIGITS];
     for d in digits.iter_mut().rev() {
         *d = b'0' + (key % 10) as u8;

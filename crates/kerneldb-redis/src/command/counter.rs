@@ -19,7 +19,7 @@ pub(super) fn run<S: Operators, V: Services>(cmd: Cmd, ctx: &mut Ctx<'_, S, V>, 
             by.checked_neg().ok_or_else(|| Fail::from("ERR decrement would overflow"))?
         }
     };
-    let old = match ctx.get(key)? {
+    let old = match ctx.peek(key)? {
         Some(value) => parse_i64(&value.data).ok_or_else(|| Fail::from(NOT_INTEGER))?,
         None => 0,
     };
@@ -35,7 +35,7 @@ fn by_float<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, key: &[u8], by: 
         None if is_infinity(text) => Err(Fail::from("ERR increment would produce NaN or Infinity")),
         None => Err(Fail::from("ERR value is not a valid float")),
     };
-    let old = ctx.get(key)?;
+    let old = ctx.peek(key)?;
     let old = number(old.as_ref().map_or(b"0", |v| &v.data[..]))?;
     let sum = old.add(&number(by)?);
     let sum = sum.ok_or_else(|| Fail::from("ERR increment would produce NaN or Infinity"))?.format();

@@ -59,11 +59,18 @@ pub(super) struct Ctx<'a, S, V> {
 }
 
 impl<S: Operators, V: Services> Ctx<'_, S, V> {
+    /// Reads a key for a command that reads. INFO counts it as a hit or a miss.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Value>> {
-        let value = self.store.get(key)?;
+        let value = self.peek(key)?;
         let counters = &self.services.server().counters;
         Counters::add(if value.is_some() { &counters.hits } else { &counters.misses });
         Ok(value)
+    }
+
+    /// Reads a key for a command that writes, or that does not reply with what it finds. As in Redis, this is neither a hit
+    /// nor a miss.
+    pub fn peek(&mut self, key: &[u8]) -> Result<Option<Value>> {
+        self.store.get(key)
     }
 
     /// Writes; true if the condition held.

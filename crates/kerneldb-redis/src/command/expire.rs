@@ -45,7 +45,7 @@ pub(super) fn run<S: Operators, V: Services>(cmd: Cmd, ctx: &mut Ctx<'_, S, V>, 
         Cmd::Expireat => expire(ctx, args, expiry(true, true), "expireat"),
         Cmd::Pexpireat => expire(ctx, args, expiry(false, true), "pexpireat"),
         Cmd::Persist => {
-            let value = ctx.get(key)?.filter(|v| v.expire_at_ms.is_some());
+            let value = ctx.peek(key)?.filter(|v| v.expire_at_ms.is_some());
             if let Some(value) = &value {
                 ctx.set(key, &value.data, SetOptions::default())?;
             }
@@ -120,7 +120,7 @@ fn expire<S: Operators, V: Services>(
     let value = parse_i64(expiry.text).ok_or_else(|| Fail::from(super::exec::NOT_INTEGER))?;
     let at = expiry.resolve(value, ctx.now_ms).ok_or_else(|| invalid(name))?;
     let key = args.get(1);
-    let value = ctx.get(key)?.filter(|v| conditions.hold(v.expire_at_ms, at));
+    let value = ctx.peek(key)?.filter(|v| conditions.hold(v.expire_at_ms, at));
     if let Some(value) = &value {
         if at <= ctx.now_ms as i64 {
             ctx.delete(key)?;

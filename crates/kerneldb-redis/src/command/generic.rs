@@ -49,10 +49,10 @@ fn rename<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>, if
         ctx.delete(from)?;
         true
     } else {
-        let value = ctx.get(from)?.ok_or_else(|| Fail::from("ERR no such key"))?;
+        let value = ctx.peek(from)?.ok_or_else(|| Fail::from("ERR no such key"))?;
         if from == to {
             !if_absent
-        } else if if_absent && ctx.get(to)?.is_some() {
+        } else if if_absent && ctx.peek(to)?.is_some() {
             false
         } else {
             ctx.set(to, &value.data, same_expiry(&value))?;
@@ -89,7 +89,7 @@ fn copy<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> R
         return Err("ERR source and destination objects are the same".into());
     }
     let value = match ctx.get(from)? {
-        Some(value) if replace || ctx.get(to)?.is_none() => value,
+        Some(value) if replace || ctx.peek(to)?.is_none() => value,
         _ => {
             ctx.out.integer(0);
             return Ok(());
@@ -160,7 +160,7 @@ fn memory<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>) ->
         _ => return Err(SYNTAX.into()),
     }
     let key = args.get(2);
-    match ctx.get(key)? {
+    match ctx.peek(key)? {
         Some(value) => {
             let entry = (ENTRY + key.len()).next_multiple_of(GRAIN);
             ctx.out.integer((entry + value.data.len().next_multiple_of(GRAIN)) as i64);

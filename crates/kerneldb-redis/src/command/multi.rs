@@ -171,7 +171,7 @@ fn watch<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V>, ar
         if watched.len() == TX_KEYS_MAX {
             return Err(format!("ERR at most {TX_KEYS_MAX} keys can be watched").into());
         }
-        let version = ctx.get(key)?.map(|value| value.commit_ts);
+        let version = ctx.peek(key)?.map(|value| value.commit_ts);
         watched.push(Watched { key: key.to_vec(), version, unchanged: false });
     }
     core.watched = watched;

@@ -50,7 +50,7 @@ pub(super) fn run<S: Operators, V: Services>(cmd: Cmd, ctx: &mut Ctx<'_, S, V>, 
         }
         Cmd::Mset | Cmd::Msetnx => return mset(ctx, args, cmd == Cmd::Msetnx),
         Cmd::Append => {
-            let mut value = ctx.get(key)?.map(|v| v.data).unwrap_or_default();
+            let mut value = ctx.peek(key)?.map(|v| v.data).unwrap_or_default();
             if value.len().saturating_add(args.get(2).len()) > VALUE_MAX {
                 return Err(STRING_TOO_LONG.into());
             }
@@ -176,7 +176,7 @@ fn mset<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>, if_a
     let pairs = || args.from(1).step_by(2).zip(args.from(2).step_by(2));
     if if_absent && !ctx.unfinished.has_writes() {
         for (key, _) in pairs() {
-            if ctx.get(key)?.is_some() {
+            if ctx.peek(key)?.is_some() {
                 ctx.out.integer(0);
                 return Ok(());
             }
@@ -197,7 +197,7 @@ fn setrange<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>) 
     let (key, patch) = (args.get(1), args.get(3));
     let offset = integer(args.get(2))?;
     let offset = usize::try_from(offset).map_err(|_| Fail::from("ERR offset is out of range"))?;
-    let mut value = ctx.get(key)?.map(|v| v.data).unwrap_or_default();
+    let mut value = ctx.peek(key)?.map(|v| v.data).unwrap_or_default();
     if !patch.is_empty() {
         let end = offset.saturating_add(patch.len());
         if end > VALUE_MAX {

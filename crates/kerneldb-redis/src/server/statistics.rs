@@ -5,10 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::layout::{
-    SRV_CALL_BEGIN, SRV_CALL_CALL, SRV_CALL_COMMIT, SRV_CALL_DEL, SRV_CALL_DISCARD, SRV_CALL_EXEC,
-    SRV_CALL_GET, SRV_CALL_MULTI, SRV_CALL_PING, SRV_CALL_ROLLBACK, SRV_CALL_SET, SRV_CALLS, srv_stats,
-};
+use super::layout::*;
 use crate::command::KernelActivity;
 use bedplate_kerneldb::{ExpiryStats, Stats};
 
@@ -25,6 +22,27 @@ const CALLS: [(&str, u32); SRV_CALLS as usize] = [
     ("exec", SRV_CALL_EXEC),
     ("discard", SRV_CALL_DISCARD),
     ("call", SRV_CALL_CALL),
+    ("incr", SRV_CALL_INCR),
+    ("decr", SRV_CALL_DECR),
+    ("incrby", SRV_CALL_INCRBY),
+    ("decrby", SRV_CALL_DECRBY),
+    ("exists", SRV_CALL_EXISTS),
+    ("touch", SRV_CALL_TOUCH),
+    ("strlen", SRV_CALL_STRLEN),
+    ("ttl", SRV_CALL_TTL),
+    ("pttl", SRV_CALL_PTTL),
+    ("expire", SRV_CALL_EXPIRE),
+    ("pexpire", SRV_CALL_PEXPIRE),
+    ("expireat", SRV_CALL_EXPIREAT),
+    ("setnx", SRV_CALL_SETNX),
+    ("setex", SRV_CALL_SETEX),
+    ("psetex", SRV_CALL_PSETEX),
+    ("getset", SRV_CALL_GETSET),
+    ("getdel", SRV_CALL_GETDEL),
+    ("getex", SRV_CALL_GETEX),
+    ("mget", SRV_CALL_MGET),
+    ("mset", SRV_CALL_MSET),
+    ("unlink", SRV_CALL_UNLINK),
 ];
 
 /// Number of samples over which the rate of commands is computed.
@@ -116,7 +134,8 @@ impl Statistics {
         });
         let (server, old) = (&now.server, &before.server);
         let calls = |call: u32| server.calls[call as usize].saturating_sub(old.calls[call as usize]);
-        let misses = server.get_misses.saturating_sub(old.get_misses);
+        let lookups = calls(SRV_CALL_GET) + server.lookups.saturating_sub(old.lookups);
+        let misses = server.misses.saturating_sub(old.misses);
         // Bytes that were passed to the event loop are counted where they are parsed.
         let input = |s: &srv_stats| s.bytes.saturating_sub(s.passed_bytes) + s.local_bytes;
         let output = |s: &srv_stats| s.reply_bytes + s.local_reply_bytes;
@@ -124,7 +143,7 @@ impl Statistics {
             commands: server.commands.saturating_sub(old.commands),
             input_bytes: input(server).saturating_sub(input(old)),
             output_bytes: output(server).saturating_sub(output(old)),
-            hits: calls(SRV_CALL_GET).saturating_sub(misses),
+            hits: lookups.saturating_sub(misses),
             misses,
             refusals: server.refusals.saturating_sub(old.refusals),
             calls: CALLS.map(|(name, call)| (name, calls(call))).to_vec(),
@@ -171,14 +190,14 @@ mod tests {
         // SAFETY: integers only.
         let mut server: srv_stats = unsafe { std::mem::zeroed() };
         server.calls[SRV_CALL_GET as usize] = 5;
-        server.get_misses = 2;
+        (server.lookups, server.misses) = (3, 2);
         (server.bytes, server.passed_bytes, server.local_bytes) = (100, 30, 8);
         let statistics = Statistics::new(Totals { server, expired: 7, time_cap_reached: 1 });
         server.calls[SRV_CALL_GET as usize] += 4;
-        server.get_misses += 1;
+        (server.lookups, server.misses) = (6, 3);
         (server.bytes, server.passed_bytes, server.local_bytes) = (120, 35, 10);
         let activity = statistics.activity(&Totals { server, expired: 9, time_cap_reached: 1 }, 1.5);
-        assert_eq!((activity.hits, activity.misses, activity.input_bytes), (3, 1, 17));
+        assert_eq!((activity.hits, activity.misses, activity.input_bytes), (6, 1, 17));
         assert_eq!((activity.expired, activity.expired_time_cap_reached), (2, 0));
         assert_eq!(activity.calls[0], ("get", 4));
         // Another database, which counts from zero.

@@ -29,6 +29,27 @@ pub fn words(line: &str) -> Vec<u8> {
 /// Longest time for which a read waits.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Reads one reply.
+fn read_reply(reader: &mut impl BufRead) -> Vec<u8> {
+    let mut reply = Vec::new();
+    assert_ne!(reader.read_until(b'\n', &mut reply).unwrap(), 0, "the server has closed the connection");
+    let count = std::str::from_utf8(&reply[1..]).ok().and_then(|text| text.trim_end().parse::<i64>().ok());
+    match (reply[0], count) {
+        (b'$', Some(bytes @ 0..)) => {
+            let start = reply.len();
+            reply.resize(start + bytes as usize + 2, 0);
+            reader.read_exact(&mut reply[start..]).unwrap();
+        }
+        (b'*', Some(elements @ 0..)) => {
+            for _ in 0..elements {
+                reply.extend(read_reply(reader));
+            }
+        }
+        _ => {}
+    }
+    reply
+}
+
 pub struct Client {
     pub socket: TcpStream,
 }
@@ -102,6 +123,14 @@ impl Client {
             String::from_utf8_lossy(&line).trim_end().to_owned()
         };
         (0..n).map(&mut line).collect()
+    }
+
+    /// Reads `n` replies, which must be all that the server sends.
+    pub fn replies(&mut self, n: usize) -> Vec<Vec<u8>> {
+        let mut reader = BufReader::with_capacity(64 << 10, &self.socket);
+        let replies = (0..n).map(|_| read_reply(&mut reader)).collect();
+        assert!(reader.buffer().is_empty(), "more than {n} replies");
+        replies
     }
 
     /// Reads `n` lines; `None` if the server closes the connection before.

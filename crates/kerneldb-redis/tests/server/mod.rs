@@ -3,6 +3,7 @@
 
 pub mod client;
 pub mod model;
+pub mod redis;
 pub mod traffic;
 
 use std::net::{Ipv4Addr, SocketAddr};

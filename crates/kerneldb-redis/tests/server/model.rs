@@ -20,6 +20,9 @@ struct Model {
     numbers: HashMap<usize, i64>,
 }
 
+/// Kinds of commands, and how many of them the kernel answers. The last one is an error.
+const KINDS: usize = 10;
+const KERNEL_KINDS: usize = 8;
 const KEYS: usize = 50;
 const LENGTHS: [usize; 7] = [0, 1, 16, 200, 900, 2500, 9000];
 
@@ -39,12 +42,12 @@ pub fn pipeline(seed: u64, prefix: &str, bytes: usize) -> Pipeline {
             // The kernel answers a run of these alone, so that the turn goes back and forth.
             2..=9 => {
                 for _ in 0..model.random.below(60) {
-                    let kind = model.random.below(4);
+                    let kind = model.random.below(KERNEL_KINDS);
                     model.command(kind, &mut requests, &mut replies);
                 }
             }
             _ => {
-                let kind = model.random.below(10);
+                let kind = model.random.below(KINDS);
                 model.command(kind, &mut requests, &mut replies);
             }
         }
@@ -59,7 +62,7 @@ impl Model {
         vec![b'a' + self.random.below(26) as u8; length]
     }
 
-    /// One command outside of MULTI. The kernel answers the first four kinds.
+    /// One command outside of MULTI. The kernel answers the first [`KERNEL_KINDS`] kinds.
     fn command(&mut self, kind: usize, requests: &mut Vec<u8>, replies: &mut Vec<u8>) {
         let at = self.random.below(KEYS);
         let key = format!("{}:{at}", self.prefix);
@@ -89,28 +92,28 @@ impl Model {
                 b"+OK\r\n".to_vec()
             }
             5 => {
-                requests.extend(request(&[b"APPEND", key.as_bytes(), b"tail"]));
-                let value = self.values.entry(at).or_default();
-                value.extend(b"tail");
-                format!(":{}\r\n", value.len()).into_bytes()
-            }
-            6 => {
                 requests.extend(words(&format!("INCR {}n:{at}", self.prefix)));
                 let number = self.numbers.entry(at).or_default();
                 *number += 1;
                 format!(":{number}\r\n").into_bytes()
             }
-            7 => {
-                requests.extend(words("NOSUCH a"));
-                b"-ERR unknown command 'NOSUCH', with args beginning with: 'a' \r\n".to_vec()
-            }
-            8 => {
+            6 => {
                 requests.extend(format!("GET {key}\r\n").bytes());
                 self.values.get(&at).map_or(b"$-1\r\n".to_vec(), |value| bulk(value))
             }
-            _ => {
+            7 => {
                 requests.extend(words(&format!("STRLEN {key}")));
                 format!(":{}\r\n", self.values.get(&at).map_or(0, Vec::len)).into_bytes()
+            }
+            8 => {
+                requests.extend(request(&[b"APPEND", key.as_bytes(), b"tail"]));
+                let value = self.values.entry(at).or_default();
+                value.extend(b"tail");
+                format!(":{}\r\n", value.len()).into_bytes()
+            }
+            _ => {
+                requests.extend(words("NOSUCH a"));
+                b"-ERR unknown command 'NOSUCH', with args beginning with: 'a' \r\n".to_vec()
             }
         };
         replies.extend(reply);
@@ -124,7 +127,7 @@ impl Model {
         let before = (self.values.clone(), self.numbers.clone());
         let count = self.random.below(12);
         // Half of them have only commands that the kernel queues.
-        let kinds = if self.random.below(2) == 0 { 4 } else { 7 };
+        let kinds = if self.random.below(2) == 0 { KERNEL_KINDS } else { KINDS - 1 };
         let mut results = Vec::new();
         for _ in 0..count {
             let kind = self.random.below(kinds);
@@ -147,7 +150,7 @@ impl Model {
         requests.extend(words("BEGIN"));
         replies.extend(b"+OK\r\n");
         let before = (self.values.clone(), self.numbers.clone());
-        let kinds = if self.random.below(2) == 0 { 4 } else { 10 };
+        let kinds = if self.random.below(2) == 0 { KERNEL_KINDS } else { KINDS };
         for _ in 0..self.random.below(8) {
             let kind = self.random.below(kinds);
             self.command(kind, requests, replies);

@@ -1,0 +1,520 @@
+//! The commands that the kernel answers beside GET, SET and DEL: their replies and effects in every way of answering.
+
+mod common;
+mod server;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bedplate_kerneldb::testing::SimulatedDisk;
+use bedplate_kerneldb::wal::WalConfig;
+use bedplate_kerneldb::{Config, Durability, StoreConfig};
+use bedplate_kerneldb_redis::server::ServerConfig;
+use common::{can_run, small};
+use server::redis::Redis;
+use server::{
+    Client, Random, Running, config, config_with, eventually, no_checkpoints, request, start, start_on,
+    start_with, ways, words,
+};
+
+fn with_partitions(config: ServerConfig) -> Running {
+    start_with(
+        Config { partitions: 3, memory_bytes: 96 << 20, max_sessions: 256, ..Default::default() },
+        config,
+    )
+}
+
+/// Values that commands store.
+fn value(random: &mut Random) -> Vec<u8> {
+    let values = [
+        "0",
+        "1",
+        "-1",
+        "10",
+        "007",
+        "-0",
+        "+5",
+        " 5",
+        "5 ",
+        "",
+        "-",
+        "3.0",
+        "9223372036854775807",
+        "9223372036854775806",
+        "-9223372036854775808",
+        "-9223372036854775807",
+        "9223372036854775808",
+        "12345678901234567890",
+        "100000000000000000000000000",
+        "value",
+    ];
+    match random.below(24) {
+        0 => vec![b'7'; 64 + random.below(10)],
+        1 => vec![b'x'; 1000 + random.below(1000)],
+        n => values[n % values.len()].into(),
+    }
+}
+
+/// Times that commands take. Those that lie in the future are so far away that nothing expires during the test.
+fn time(random: &mut Random, absolute: bool) -> Vec<u8> {
+    let times = ["100000", "2000000", "3000000000", "0", "-1", "x", "", "9223372036854775807", "1.5"];
+    let points = ["4000000000", "5000000000000", "1", "0", "-1", "x", "9223372036854775807"];
+    let all: &[&str] = if absolute { &points } else { &times };
+    // Most are good.
+    all[if random.below(3) > 0 { random.below(2) } else { random.below(all.len()) }].into()
+}
+
+fn key(random: &mut Random) -> Vec<u8> {
+    let keys = ["a", "b", "c", "a key of more than eight bytes", "d", "e", "f", "g"];
+    keys[random.below(keys.len())].into()
+}
+
+/// Options of SET and GETEX, right and wrong ones.
+fn options(random: &mut Random, command: &str, args: &mut Vec<Vec<u8>>) {
+    for _ in 0..random.below(4) {
+        let option = ["EX", "px", "EXAT", "pXat", "NX", "xx", "GET", "KEEPTTL", "PERSIST", "nosuch"];
+        let option = option[random.below(option.len())];
+        // Wrong options are rare.
+        let of_getex = ["EX", "px", "EXAT", "pXat", "PERSIST"].contains(&option);
+        if (command == "GETEX") != of_getex && random.below(8) > 0 && !option.to_lowercase().contains('x') {
+            continue;
+        }
+        args.push(option.into());
+        if option.len() >= 2 && ["ex", "px", "exat", "pxat"].contains(&&option.to_lowercase()[..]) {
+            args.push(time(random, option.len() == 4));
+        }
+    }
+}
+
+/// A random command: its name and its request.
+fn command(random: &mut Random) -> (&'static str, Vec<u8>) {
+    let names = [
+        "GET", "SET", "SET", "SET", "SETNX", "SETEX", "PSETEX", "GETSET", "GETDEL", "GETEX", "INCR", "DECR",
+        "INCRBY", "DECRBY", "INCRBY", "EXISTS", "TOUCH", "STRLEN", "TTL", "PTTL", "EXPIRE", "PEXPIRE",
+        "EXPIREAT", "PERSIST", "MGET", "MSET", "DEL", "UNLINK", "APPEND", "PING",
+    ];
+    let name = names[random.below(names.len())];
+    let mut args = vec![name.as_bytes().to_vec()];
+    if name != "PING" {
+        args.push(key(random));
+    }
+    match name {
+        "SET" => {
+            args.push(value(random));
+            options(random, name, &mut args);
+        }
+        "GETEX" => options(random, name, &mut args),
+        "SETNX" | "GETSET" | "INCRBY" | "DECRBY" | "APPEND" => args.push(value(random)),
+        "SETEX" | "PSETEX" => args.extend([time(random, false), value(random)]),
+        "EXPIRE" | "PEXPIRE" => args.push(time(random, false)),
+        "EXPIREAT" => args.push(time(random, true)),
+        "EXISTS" | "TOUCH" | "MGET" | "DEL" | "UNLINK" => {
+            for _ in 0..random.below(4) * random.below(7) {
+                args.push(key(random));
+            }
+        }
+        "MSET" => {
+            args.push(value(random));
+            for _ in 0..random.below(9) {
+                args.extend([key(random), value(random)]);
+            }
+        }
+        _ => {}
+    }
+    // Some have an argument too few or too many.
+    match random.below(40) {
+        0 if args.len() > 1 => drop(args.pop()),
+        1 => args.push(b"more".into()),
+        _ => {}
+    }
+    let args: Vec<&[u8]> = args.iter().map(|arg| &arg[..]).collect();
+    (name, request(&args))
+}
+
+/// Whether two replies to a command are the same. Times to live may differ a little.
+fn agree(name: &str, ours: &[u8], theirs: &[u8]) -> bool {
+    let number = |reply: &[u8]| std::str::from_utf8(&reply[1..]).unwrap().trim_end().parse::<i64>().ok();
+    match (name, number(ours), number(theirs)) {
+        ("TTL", Some(a @ 1..), Some(b @ 1..)) => (a - b).abs() < 60,
+        ("PTTL", Some(a @ 1..), Some(b @ 1..)) => (a - b).abs() < 60_000,
+        _ => ours == theirs,
+    }
+}
+
+/// Sends random commands to our server and to Redis and compares their replies: alone, in MULTI, and between BEGIN and COMMIT,
+/// which only our server gets.
+fn compare(ours: &mut Client, theirs: &mut Client, seed: u64, rounds: usize) {
+    let mut random = Random(seed);
+    for c in [&mut *ours, &mut *theirs] {
+        c.send(&words("FLUSHALL"));
+        c.expect(b"+OK\r\n");
+    }
+    for _ in 0..rounds {
+        let commands: Vec<_> = (0..1 + random.below(8)).map(|_| command(&mut random)).collect();
+        let input = commands.iter().flat_map(|(_, request)| request.clone()).collect::<Vec<_>>();
+        let shown = || String::from_utf8_lossy(&input).replace("\r\n", " ");
+        match random.below(4) {
+            0 => {
+                let all = [words("MULTI"), input.clone(), words("EXEC")].concat();
+                let [a, b] = [&mut *ours, &mut *theirs].map(|c| {
+                    c.send(&all);
+                    c.replies(commands.len() + 2)
+                });
+                // Times to live are in these replies with others, and a transaction takes a moment.
+                if commands.iter().all(|(name, _)| !name.ends_with("TTL")) {
+                    let text = |replies: &[Vec<u8>]| String::from_utf8_lossy(&replies.concat()).into_owned();
+                    assert_eq!(text(&a), text(&b), "in MULTI: {}", shown());
+                }
+            }
+            mode => {
+                let around = |word: &str| if mode == 1 { words(word) } else { Vec::new() };
+                let extra = 2 * usize::from(mode == 1);
+                ours.send(&[around("BEGIN"), input.clone(), around("COMMIT")].concat());
+                theirs.send(&input);
+                let mut a = ours.replies(commands.len() + extra);
+                if mode == 1 {
+                    assert_eq!((a.remove(0), a.pop().unwrap()), (b"+OK\r\n".to_vec(), b"+OK\r\n".to_vec()));
+                }
+                let b = theirs.replies(commands.len());
+                for (i, (name, request)) in commands.iter().enumerate() {
+                    let text = String::from_utf8_lossy;
+                    assert!(
+                        agree(name, &a[i], &b[i]),
+                        "{:?}: {:?}, but Redis replies {:?}; mode {mode}: {}",
+                        text(request),
+                        text(&a[i]),
+                        text(&b[i]),
+                        shown()
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn random_commands_have_the_replies_of_redis() {
+    if !can_run() {
+        return;
+    }
+    let Some(redis) = Redis::start() else { return };
+    let mut servers: Vec<(bool, Running)> =
+        ways().into_iter().map(|way| (way.kernel_path, start(way))).collect();
+    servers.extend(ways().into_iter().filter(|way| way.kernel_path).map(|way| (true, with_partitions(way))));
+    for (i, (kernel_path, running)) in servers.into_iter().enumerate() {
+        for version in [2, 3] {
+            let (mut ours, mut theirs) = (running.client(), Client::new(redis.addr()));
+            ours.hello(version);
+            theirs.hello(version);
+            compare(&mut ours, &mut theirs, 7919 * (i as u64 + 1) + u64::from(version), 400);
+        }
+        let answered = running.server.stats().unwrap().kernel_commands;
+        assert_eq!(answered > 400, kernel_path, "{answered}");
+        running.finish();
+    }
+}
+
+/// With durability `sync`, where the event loop answers most of them.
+#[test]
+fn random_commands_have_the_replies_of_redis_when_they_wait_for_the_disk() {
+    if !can_run() {
+        return;
+    }
+    let Some(redis) = Redis::start() else { return };
+    let store = StoreConfig {
+        database: small(),
+        wal: Some(WalConfig { durability: Durability::Sync, ..WalConfig::default() }),
+        checkpoint: no_checkpoints(),
+        ..StoreConfig::default()
+    };
+    let (_store, server) = start_on(&SimulatedDisk::default(), store, config());
+    let (mut ours, mut theirs) = (Client::new(server.local_addr()), Client::new(redis.addr()));
+    compare(&mut ours, &mut theirs, 99, 150);
+    drop(ours);
+    server.shutdown().unwrap();
+}
+
+/// Commands of every kind that the kernel answers, with their replies in RESP2.
+const ANSWERED: &[(&str, &str)] = &[
+    ("SET k 1", "+OK"),
+    ("SET k v NX", "$-1"),
+    ("SET k 10 XX", "+OK"),
+    ("SET k 11 GET", "$2\r\n10"),
+    ("SET none v XX", "$-1"),
+    ("SET none v KEEPTTL GET", "$-1"),
+    ("GETDEL none", "$1\r\nv"),
+    ("GETDEL none", "$-1"),
+    ("INCR k", ":12"),
+    ("DECR k", ":11"),
+    ("INCRBY k 100", ":111"),
+    ("DECRBY k 1000", ":-889"),
+    ("INCR n", ":1"),
+    ("GETSET n x", "$1\r\n1"),
+    ("SETNX n y", ":0"),
+    ("SETNX m 9223372036854775806", ":1"),
+    ("INCR m", ":9223372036854775807"),
+    ("DECRBY m 9223372036854775807", ":0"),
+    ("STRLEN k", ":4"),
+    ("STRLEN none", ":0"),
+    ("EXISTS k", ":1"),
+    ("EXISTS k n none k", ":3"),
+    ("TOUCH k none", ":1"),
+    ("TTL k", ":-1"),
+    ("PTTL none", ":-2"),
+    ("EXPIRE k 10000", ":1"),
+    ("TTL k", ":10000"),
+    ("PEXPIRE k 20000000", ":1"),
+    ("TTL k", ":20000"),
+    ("EXPIREAT none 4000000000", ":0"),
+    ("GETEX k PERSIST", "$4\r\n-889"),
+    ("TTL k", ":-1"),
+    ("GETEX k EX 30000", "$4\r\n-889"),
+    ("INCR k", ":-888"),
+    ("TTL k", ":30000"),
+    ("GETEX k", "$4\r\n-888"),
+    ("SETEX s 40000 v", "+OK"),
+    ("PSETEX t 50000000 w", "+OK"),
+    ("SET s x KEEPTTL", "+OK"),
+    ("TTL s", ":40000"),
+    ("SET s x PX 60000000", "+OK"),
+    ("TTL s", ":60000"),
+    ("SET s x", "+OK"),
+    ("TTL s", ":-1"),
+    ("MSET a 1 b 22 c 333", "+OK"),
+    ("MGET a none b c", "*4\r\n$1\r\n1\r\n$-1\r\n$2\r\n22\r\n$3\r\n333"),
+    ("MGET a", "*1\r\n$1\r\n1"),
+    ("DEL a b none", ":2"),
+    ("UNLINK c", ":1"),
+    ("DEL k m n s t", ":5"),
+];
+
+/// The same reply in a version of the protocol.
+fn reply(text: &str, version: u32) -> String {
+    if version == 3 { text.replace("$-1", "_") } else { text.into() }
+}
+
+/// Whether a reply is the expected one. A time to live is a little less on a slow machine.
+fn expect(c: &mut Client, line: &str, expected: &str) {
+    let got = c.replies(1).remove(0);
+    let expected = format!("{expected}\r\n");
+    assert!(
+        agree(&line[..line.find(' ').unwrap_or(line.len())], &got, expected.as_bytes()),
+        "{line}: {got:?}"
+    );
+}
+
+#[test]
+fn the_kernel_answers_them() {
+    if !can_run() {
+        return;
+    }
+    for (way, version) in ways().into_iter().flat_map(|way| [(way.clone(), 2), (way, 3)]) {
+        let kernel_path = way.kernel_path;
+        let running = start(way);
+        let mut c = running.client();
+        c.hello(version);
+        let answered = || running.server.stats().unwrap().kernel_commands;
+        if kernel_path {
+            // The turn may end after one of the next replies.
+            eventually("the kernel answers", || {
+                let before = answered();
+                c.ask("PING", "+PONG");
+                answered() > before
+            });
+        }
+        let before = running.server.stats().unwrap();
+        for (line, text) in ANSWERED {
+            c.send(&words(line));
+            expect(&mut c, line, &reply(text, version));
+        }
+        // All at once.
+        c.send(&ANSWERED.iter().flat_map(|(line, _)| words(line)).collect::<Vec<_>>());
+        for ((line, text), got) in ANSWERED.iter().zip(c.replies(ANSWERED.len())) {
+            let expected = format!("{}\r\n", reply(text, version));
+            assert!(agree(line.split(' ').next().unwrap(), &got, expected.as_bytes()), "{line}: {got:?}");
+        }
+        // In a client's transaction the event loop deletes several keys.
+        let in_transaction =
+            || ANSWERED.iter().filter(|(line, _)| !line.starts_with("DEL ") && !line.starts_with("UNL"));
+        for (begin, end) in [("BEGIN", "COMMIT"), ("BEGIN", "ROLLBACK")] {
+            c.ask(begin, "+OK");
+            for (line, text) in in_transaction() {
+                c.send(&words(line));
+                expect(&mut c, line, &reply(text, version));
+            }
+            c.ask(end, "+OK");
+            let left = if end == "COMMIT" { 9 } else { 0 };
+            if left > 0 {
+                c.ask("DEL k m n s t", ":5");
+                c.ask("DEL a b c", ":3");
+            }
+            c.ask("EXISTS k m n s t a b c", ":0");
+        }
+        c.ask("MULTI", "+OK");
+        for (line, _) in ANSWERED {
+            c.ask(line, "+QUEUED");
+        }
+        c.send(&words("EXEC"));
+        let all: Vec<_> = ANSWERED.iter().map(|(_, text)| reply(text, version) + "\r\n").collect();
+        let got = String::from_utf8(c.replies(1).remove(0)).unwrap();
+        assert_eq!(got, format!("*{}\r\n{}", ANSWERED.len(), all.concat()));
+        let after = running.server.stats().unwrap();
+        if kernel_path {
+            assert!(after.kernel_commands - before.kernel_commands >= 4 * ANSWERED.len() as u64, "{after:?}");
+            assert_eq!(after.passed, before.passed, "all of it is the kernel's");
+        }
+        drop(c);
+        running.finish();
+    }
+}
+
+/// Four clients, each in its own thread.
+fn four(running: &Running, run: impl Fn(usize, Client) + Sync) {
+    std::thread::scope(|scope| {
+        for i in 0..4 {
+            let c = running.client();
+            let run = &run;
+            scope.spawn(move || run(i, c));
+        }
+    });
+}
+
+/// Both ways of the kernel, and the event loop beside it: every fifth command of a client is the event loop's.
+fn contended() -> Vec<Running> {
+    let mut servers: Vec<Running> = ways().into_iter().map(start).collect();
+    servers.push(with_partitions(config()));
+    servers
+}
+
+#[test]
+fn increments_are_not_lost() {
+    if !can_run() {
+        return;
+    }
+    for running in contended() {
+        four(&running, |i, mut c| {
+            for round in 0..150 {
+                let lines = ["INCR n", "INCRBY n 2", "DECR n", "INCRBYFLOAT f 1", "DECRBY n -3"];
+                let lines = &lines[..if round % 5 == i { 5 } else { 3 }];
+                c.send(&lines.iter().flat_map(|line| words(line)).collect::<Vec<_>>());
+                for reply in c.replies(lines.len()) {
+                    assert!(b":$".contains(&reply[0]), "{:?}", String::from_utf8_lossy(&reply));
+                }
+                if lines.len() == 3 {
+                    c.send(&words("INCRBY n 3"));
+                    c.replies(1);
+                }
+            }
+        });
+        let mut c = running.client();
+        c.ask("GET n", &format!("$4\r\n{}", 4 * 150 * 5));
+        drop(c);
+        running.finish();
+    }
+}
+
+/// Clients put their own values into one key and take what was there. Nobody gets a value twice, and none is lost.
+#[test]
+fn exchanged_values_have_one_owner() {
+    if !can_run() {
+        return;
+    }
+    for running in contended() {
+        let taken = std::sync::Mutex::new(Vec::new());
+        four(&running, |i, mut c| {
+            for round in 0..200 {
+                let line = match round % 4 {
+                    0 => format!("GETSET box {i}-{round}"),
+                    1 => "GETDEL box".into(),
+                    2 => format!("SET box {i}-{round} GET"),
+                    _ => format!("SET box {i}-{round} EX 1000 GET"),
+                };
+                c.send(&words(&line));
+                let reply = String::from_utf8(c.replies(1).remove(0)).unwrap();
+                if reply != "$-1\r\n" {
+                    taken.lock().unwrap().push(reply.split("\r\n").nth(1).unwrap().to_owned());
+                }
+            }
+        });
+        let mut c = running.client();
+        c.send(&words("GETDEL box"));
+        let last = String::from_utf8(c.replies(1).remove(0)).unwrap();
+        let mut taken = taken.into_inner().unwrap();
+        taken.extend((last != "$-1\r\n").then(|| last.split("\r\n").nth(1).unwrap().to_owned()));
+        let different: HashSet<_> = taken.iter().collect();
+        assert_eq!((taken.len(), different.len()), (4 * 150, 4 * 150));
+        drop(c);
+        running.finish();
+    }
+}
+
+/// Several keys are written at once, and are seen at once.
+#[test]
+fn several_keys_change_together() {
+    if !can_run() {
+        return;
+    }
+    for running in [start(config()), start(config_with(false)), with_partitions(config())] {
+        let done = Arc::new(AtomicBool::new(false));
+        running.client().ask("MSET a 0 b 0 c 0", "+OK");
+        four(&running, |i, mut c| {
+            if i == 0 {
+                while !done.load(Ordering::Relaxed) {
+                    c.send(&words("MGET a b c"));
+                    let reply = String::from_utf8(c.replies(1).remove(0)).unwrap();
+                    let values: HashSet<_> = reply.split("\r\n").skip(2).step_by(2).collect();
+                    assert_eq!(values.len(), 1, "{reply:?}");
+                }
+                return;
+            }
+            for round in 0..300 {
+                c.ask(&format!("MSET a {i}-{round} c {i}-{round} b {i}-{round}"), "+OK");
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        running.finish();
+    }
+}
+
+/// What the kernel's commands find and miss is what the event loop counts.
+#[test]
+fn info_counts_them_as_the_event_loop_does() {
+    if !can_run() {
+        return;
+    }
+    let figures = |config: ServerConfig| {
+        let running = start(config);
+        let mut c = running.client();
+        for (line, text) in ANSWERED {
+            c.send(&words(line));
+            expect(&mut c, line, text);
+        }
+        c.send(&words("INFO everything"));
+        let info = String::from_utf8(c.replies(1).remove(0)).unwrap();
+        let kept: Vec<_> = info
+            .lines()
+            .filter(|line| line.starts_with("keyspace_") || line.starts_with("cmdstat_"))
+            .map(|line| line.split(',').next().unwrap().to_owned())
+            .filter(|line| !line.starts_with("cmdstat_client"))
+            .collect();
+        drop(c);
+        running.finish();
+        kept
+    };
+    let (found, expected) = (figures(config()), figures(config_with(false)));
+    assert_eq!(found, expected);
+    assert!(expected.len() > 20, "{expected:?}");
+    let Some(redis) = Redis::start() else { return };
+    let mut c = Client::new(redis.addr());
+    for (line, text) in ANSWERED {
+        c.send(&words(line));
+        expect(&mut c, line, text);
+    }
+    c.send(&words("INFO everything"));
+    let info = String::from_utf8(c.replies(1).remove(0)).unwrap();
+    for name in ["keyspace_hits", "keyspace_misses"] {
+        let line = info.lines().find(|line| line.starts_with(name)).unwrap();
+        assert!(expected.iter().any(|ours| ours == line), "{line}: {expected:?}");
+    }
+}
