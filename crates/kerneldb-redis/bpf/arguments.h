@@ -147,7 +147,8 @@ static __always_inline __u64 srv_now_ms(void)
 #define SRV_TIME_SECONDS 2u
 #define SRV_TIME_ABSOLUTE 4u
 
-/* The expiry that the `len` characters at `p` mean: in->io.expire_ms. 0, or -1; also if the time has passed. */
+/* The expiry that the `len` characters at `p` mean: in->io.expire_ms. Returns 0. Returns -1 if it is no valid time, or if
+ * the time has passed. */
 __noinline int srv_take_expiry(struct srv_input *in, __u32 p, __u32 len, __u32 time)
 {
 	__s64 at, now = srv_now_ms();

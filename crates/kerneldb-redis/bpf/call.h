@@ -289,7 +289,7 @@ __noinline int srv_end_call(struct srv_input *in)
 		in->pos = SRV_COMMAND(in)->next;
 		in->cmd++;
 		in->commands++;
-		srv_called(SRV_CALL_CALL);
+		srv_called(in, SRV_CALL_CALL);
 	} else {
 		in->stop = 1;
 	}
@@ -304,7 +304,7 @@ static __always_inline int srv_go_on_with_call(struct srv_input *in, struct kdb_
 
 	if (r != SRV_DONE)
 		return r;
-	return in->call_failed ? SRV_DEFER : srv_called(SRV_CALL_CALL);
+	return in->call_failed ? SRV_DEFER : srv_called(in, SRV_CALL_CALL);
 }
 
 /* Gives a call up whose procedure has been removed. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
  * The commands that the kernel answers. A command is either done here completely, reply included, or
- * it has no effect here. Then the event loop executes it, with everything behind it (SRV_DEFER).
+ * it has no effect here. Then the event loop executes it, with everything behind it (SRV_DEFER). One command is different: an MSET in a
+ * client's transaction may have written some of its keys. The event loop writes them again.
  * The event loop executes commands that wait for the disk. It also retries auto-commit writes that
  * failed, and commands that met a full log ring. Any other error inside a transaction has failed the
  * transaction and is therefore the reply.
@@ -17,6 +18,7 @@
 #define SRV_DONE 0
 #define SRV_DEFER 1
 #define SRV_JUMP 2
+#define SRV_FAILED 3 /* done, and the reply is the error that has failed the transaction */
 
 /* The programs with which the loop in run.h continues, as indexes of srv_jumps. */
 #define SRV_ON(partition) (2 * (partition))        /* the commands of `in` */
@@ -92,39 +94,46 @@ static __always_inline int srv_failed(struct srv_input *in, struct srv_output *o
 	if (ctx->state != KDB_TX_FAILED || status == KDB_ERR_STATE)
 		return SRV_DEFER;
 	srv_say_error(in, out, status);
-	return SRV_DONE;
+	return SRV_FAILED;
 }
 
-/* Counts an execution of a command (enum srv_call) and returns SRV_DONE. This and the next two are not inlined, because their callers
- * need the stack for the engine. */
-__noinline int srv_called(__u32 call)
+/*
+ * Counts an execution of a command (enum srv_call) and returns SRV_DONE. Those of an EXEC count when it commits (srv_count_exec). This
+ * and the next one are not inlined, because their callers need the stack for the engine.
+ */
+__noinline int srv_called(struct srv_input *in, __u32 call)
 {
-	struct srv_stats *stats = srv_count();
+	struct srv_stats *stats;
 
-	if (stats && call < SRV_CALLS)
+	if (!in || call >= SRV_CALLS)
+		return SRV_DONE;
+	if (in->outer) {
+		in->calls[call]++;
+		return SRV_DONE;
+	}
+	stats = srv_count();
+	if (stats)
 		stats->calls[call]++;
 	return SRV_DONE;
 }
 
-/* Counts a GET that found no value. */
-__noinline int srv_count_miss(void)
+/* Counts keys that a command has looked for in order to reply with what it found. */
+__noinline int srv_count_lookups(struct srv_input *in, __u32 keys, __u32 found)
 {
-	struct srv_stats *stats = srv_count();
+	struct srv_stats *stats;
 
-	if (stats)
-		stats->misses++;
-	return 0;
-}
-
-/* Counts a key that a command other than GET has looked for in order to reply with what it found. */
-__noinline int srv_count_lookup(int found)
-{
-	struct srv_stats *stats = srv_count();
-
+	if (!in)
+		return 0;
+	if (in->outer) {
+		in->lookups += keys;
+		in->misses += keys - found;
+		return 0;
+	}
+	stats = srv_count();
 	if (!stats)
 		return 0;
-	stats->lookups++;
-	stats->misses += !found;
+	stats->lookups += keys;
+	stats->misses += keys - found;
 	return 0;
 }
 
@@ -212,12 +221,15 @@ __noinline int srv_do_get(struct srv_input *in, struct srv_output *out, struct k
 	/* The event loop reads again, which has the same result in a transaction, and waits for the disk. */
 	if (!srv_may_reveal(in))
 		return SRV_DEFER;
-	if (r == KDB_OK)
-		return srv_say_bulk(in, out, &in->io) ? SRV_DEFER : SRV_DONE;
-	if (r != KDB_NOT_FOUND)
+	if (r == KDB_OK) {
+		if (srv_say_bulk(in, out, &in->io))
+			return SRV_DEFER;
+	} else if (r == KDB_NOT_FOUND) {
+		srv_say_null(in, out);
+	} else {
 		return srv_failed(in, out, ctx, r);
-	srv_say_null(in, out);
-	srv_count_miss();
+	}
+	srv_count_lookups(in, 1, r == KDB_OK);
 	return SRV_DONE;
 }
 

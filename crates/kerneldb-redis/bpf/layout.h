@@ -228,8 +228,8 @@ struct srv_stats {
 	__u64 local;              /* commands answered by the local fast path (also in `commands`) */
 	__u64 local_bytes;        /* request bytes of these */
 	__u64 local_reply_bytes;
-	__u64 lookups;            /* keys that commands other than GET looked for in order to reply with what they found */
-	__u64 misses;             /* keys that GET or these looked for and that had no value */
+	__u64 lookups;            /* keys that commands have looked for in order to reply with what they found */
+	__u64 misses;             /* those of them that had no value */
 	__u64 refusals;           /* CALLs that the procedure refused */
 	__u64 calls[SRV_CALLS];   /* executions of each command */
 };

@@ -16,6 +16,7 @@ static __always_inline __s64 srv_ttl(const struct srv_input *in, __u32 command)
 	return command == SRV_CALL_TTL ? (left + 500) / 1000 : left;
 }
 
+/* Executes one of these commands. */
 __noinline int srv_do_look(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx)
 {
 	struct srv_command *c;
@@ -35,7 +36,7 @@ __noinline int srv_do_look(struct srv_input *in, struct srv_output *out, struct 
 		return SRV_DEFER;
 	if (r != KDB_OK && r != KDB_NOT_FOUND)
 		return srv_failed(in, out, ctx, r);
-	srv_count_lookup(r == KDB_OK);
+	srv_count_lookups(in, 1, r == KDB_OK);
 	if (c->command == SRV_CALL_STRLEN)
 		number = r == KDB_OK ? in->io.vlen : 0;
 	else if (c->command == SRV_CALL_TTL || c->command == SRV_CALL_PTTL)

@@ -53,11 +53,15 @@ struct srv_input {
 	__u32 behind;             /* the position behind it */
 	__u32 options;            /* SRV_OPTION_* */
 	__s64 number;             /* the integer that was read, or a sum */
-	__s64 amount;             /* what is added; or the new expiry in ms */
-	__u32 found;              /* a value was found; or the number of such keys */
+	__s64 amount;             /* what is added */
+	__u64 new_expire_ms;      /* the expiry that it sets; 0 = none */
+	__u32 found;              /* number of keys that have a value */
 	__u32 attempt;            /* number of attempts before */
 	__u32 mark;               /* bytes of replies before this one */
 	__u32 argument;           /* its argument, in commands on several keys */
+	/* of an EXEC: what is counted when it commits (struct srv_stats) */
+	__u32 lookups, misses;
+	__u32 calls[SRV_CALLS];
 	struct srv_command cmds[SRV_BATCH];
 	struct kdb_io io;
 	__u8 bytes[SRV_CHUNK_BUF];

@@ -12,6 +12,7 @@
 #define BEDPLATE_SERVER_MULTI_H
 
 #include "call.h"
+#include "several.h"
 
 /* MULTI: claims a queue. */
 __noinline int srv_start_multi(struct srv_input *in, struct srv_output *out)
@@ -51,7 +52,7 @@ __noinline int srv_end_multi(struct srv_conn *conn, __u32 queue)
 }
 
 /* Whether a request is certainly valid. If it is not, the event loop gets it and replies with the error. */
-static __always_inline int srv_can_queue(const struct srv_command *c)
+static __always_inline int srv_can_queue(struct srv_input *in, struct srv_command *c)
 {
 	if (c->nargs == 1)
 		return c->command == SRV_CALL_PING;
@@ -59,8 +60,10 @@ static __always_inline int srv_can_queue(const struct srv_command *c)
 		return 1;
 	if (!srv_has_arity(c->command, c->nargs) || c->arglen[1] < 1 || c->arglen[1] > KDB_KEY_MAX)
 		return 0;
+	if (c->nargs == 2 || !SRV_IS(c->command, SRV_SEVERAL))
+		return 1;
 	/* All keys have to be in one partition, and only that of the first key is known here. */
-	return kdb_config.partitions == 1 || c->nargs == 2 || !SRV_IS(c->command, SRV_SEVERAL);
+	return kdb_config.partitions == 1 && srv_keys_are_here(in, c);
 }
 
 /* Queues the request in->cmd. */
@@ -69,7 +72,7 @@ static __always_inline int srv_enqueue(struct srv_input *in, struct srv_output *
 	struct srv_command *c = SRV_COMMAND(in);
 	__u32 n = c->next - in->pos, at = q->len, partition = 0;
 
-	if (!srv_can_queue(c))
+	if (!srv_can_queue(in, c))
 		return SRV_DEFER;
 	if (c->command == SRV_CALL_CALL)
 		partition = srv_call_partition(in, c);
@@ -134,6 +137,9 @@ __noinline int srv_start_exec(struct srv_input *in, struct srv_output *out, stru
 	ex->cookie = in->cookie;
 	ex->jumps = in->jumps + 2; /* there and back */
 	ex->queue = 0;
+	ex->lookups = 0;
+	ex->misses = 0;
+	__builtin_memset(ex->calls, 0, sizeof(ex->calls));
 	srv_say_count(ex, out, '*', q->count);
 	if ((q->writes ? kdb_begin(ctx) : kdb_begin_ro(ctx)) != KDB_OK) {
 		SRV_RELEASE(ex);
@@ -145,6 +151,20 @@ __noinline int srv_start_exec(struct srv_input *in, struct srv_output *out, stru
 	/* The connection is being closed, which ends the transaction, too. */
 	SRV_RELEASE(ex);
 	return SRV_DEFER;
+}
+
+/* Counts what an EXEC has executed, when it has committed. */
+__noinline int srv_count_exec(struct srv_input *ex)
+{
+	struct srv_stats *stats = srv_count();
+
+	if (!ex || !stats)
+		return 0;
+	stats->lookups += ex->lookups;
+	stats->misses += ex->misses;
+	for (int call = 0; call < SRV_CALLS; call++)
+		stats->calls[call] += ex->calls[call];
+	return 0;
 }
 
 /* Ends EXEC in the program of its partition: commits if all commands succeeded. `in` continues in any case. */
@@ -175,7 +195,8 @@ __noinline int srv_end_exec(struct srv_input *in, struct srv_input *ex)
 		in->cmd++;
 		srv_end_multi(conn, in->queue);
 		in->queue = 0;
-		srv_called(SRV_CALL_EXEC);
+		srv_count_exec(ex);
+		srv_called(in, SRV_CALL_EXEC);
 	} else {
 		kdb_rollback(ctx);
 		in->stop = 1;
@@ -204,7 +225,7 @@ __noinline int srv_do_multi(struct srv_input *in, struct srv_output *out, struct
 		srv_end_multi(conn, in->queue);
 		in->queue = 0;
 		SRV_SAY(in, out, "+OK\r\n");
-		srv_called(SRV_CALL_DISCARD);
+		srv_called(in, SRV_CALL_DISCARD);
 		return SRV_DONE;
 	}
 	q = SRV_LOOKUP(srv_queues, in->queue - 1);

@@ -91,7 +91,7 @@ _Static_assert(SRV_CALLS < 64, "a set has a bit for each command and for SRV_CAL
 #define SRV_BIT(name) (1ull << SRV_CALL_##name)
 #define SRV_IS(command, set) ((set) >> (command) & 1)
 
-/* Commands whose first argument is a key. */
+/* Commands whose first argument is a key: those that only read, and those that may write. */
 #define SRV_READERS                                                                                \
 	(SRV_BIT(GET) | SRV_BIT(EXISTS) | SRV_BIT(TOUCH) | SRV_BIT(STRLEN) | SRV_BIT(TTL) | SRV_BIT(PTTL) | SRV_BIT(MGET))
 #define SRV_WRITERS                                                                                \
@@ -106,7 +106,6 @@ _Static_assert(SRV_CALLS < 64, "a set has a bit for each command and for SRV_CAL
 #define SRV_ADDERS (SRV_BIT(INCR) | SRV_BIT(DECR) | SRV_BIT(INCRBY) | SRV_BIT(DECRBY))
 #define SRV_STORERS (SRV_BIT(SET) | SRV_BIT(SETNX) | SRV_BIT(SETEX) | SRV_BIT(PSETEX))
 #define SRV_EXCHANGERS (SRV_BIT(GETSET) | SRV_BIT(GETDEL) | SRV_BIT(GETEX))
-#define SRV_EXPIRERS (SRV_BIT(EXPIRE) | SRV_BIT(PEXPIRE) | SRV_BIT(EXPIREAT))
 /* Those with any number of keys. */
 #define SRV_SEVERAL                                                                                \
 	(SRV_BIT(MGET) | SRV_BIT(MSET) | SRV_BIT(EXISTS) | SRV_BIT(TOUCH) | SRV_BIT(DEL) | SRV_BIT(UNLINK))

@@ -53,6 +53,8 @@ __noinline __u64 srv_number(struct srv_input *in, __u32 p)
 		return 0;
 	if ((__u8)(word >> (8 * n + 8)) != '\n')
 		return 0;
+	if (n > 1 && (__u8)word == '0')
+		return 0;
 	/* Pads the digits to eight with zeros in front. */
 	digits = (word << (64 - 8 * n) | '0' * SRV_ONES >> 8 * n) - '0' * SRV_ONES;
 	if ((digits | (digits + 0x76 * SRV_ONES)) & 0x80 * SRV_ONES)
@@ -79,7 +81,7 @@ static __always_inline __u32 srv_parse_bulk(struct srv_input *in, __u32 p, __u32
 	return (__u16)srv_word(in, p) == SRV_CRLF ? p + 2 : 0;
 }
 
-/* Parses the RESP array at in->pos + `from`; returns the position after it, or 0. */
+/* Parses the RESP array at `p`; returns the position after it, or 0. */
 __noinline __u32 srv_parse_array(struct srv_input *in, struct srv_command *c, __u32 p)
 {
 	__u32 nargs;

@@ -34,7 +34,7 @@ static __always_inline int srv_do_on_key(struct srv_input *in, struct srv_output
 		return srv_do_look(in, out, ctx);
 	if (SRV_IS(command, SRV_ADDERS))
 		return srv_do_add(in, out, ctx);
-	if (srv_take_form(in, c))
+	if (srv_take_options_and_time(in, c))
 		return SRV_DEFER;
 	if (SRV_IS(command, SRV_EXCHANGERS) || in->options & SRV_OPTION_GET)
 		return srv_do_exchange(in, out, ctx);
@@ -88,13 +88,15 @@ static __always_inline int srv_command(struct srv_input *in, struct srv_output *
 		if (r == SRV_DONE)
 			r = srv_do_on_key(in, out, ctx, c);
 		if (r == SRV_DONE)
-			srv_called(command);
+			srv_called(in, command);
+		else if (r == SRV_FAILED)
+			r = SRV_DONE;
 	} else if (command == SRV_CALL_CALL) {
 		r = in->ending ? srv_go_on_with_call(in, ctx) : srv_begin_call(in, ctx);
 	} else if (c->nargs == 1) {
 		r = srv_do_alone(in, out, ctx, command);
 		if (r == SRV_DONE)
-			srv_called(command);
+			srv_called(in, command);
 	}
 	if (r == SRV_DONE) {
 		in->pos = c->next;

@@ -8,15 +8,13 @@
 
 #include "update.h"
 
-/* Whether all keys are in this program's partition. The first one is. */
-__noinline int srv_is_in_partition(struct srv_input *in, struct srv_command *c)
+/* Whether all arguments that have to be keys are keys, of this program's partition. */
+__noinline int srv_keys_are_here(struct srv_input *in, struct srv_command *c)
 {
 	__u32 i, stride;
 
 	if (!in || !c)
 		return 0;
-	if (kdb_config.partitions == 1)
-		return 1;
 	stride = c->command == SRV_CALL_MSET ? 2 : 1;
 	bpf_for(i, 1, SRV_ARGUMENTS) {
 		if (i >= c->nargs)
@@ -24,6 +22,10 @@ __noinline int srv_is_in_partition(struct srv_input *in, struct srv_command *c)
 		if (srv_argument(in, c, i))
 			return 0;
 		if (stride == 2 && !(i & 1))
+			continue;
+		if (in->at_len < 1 || in->at_len > KDB_KEY_MAX)
+			return 0;
+		if (kdb_config.partitions == 1)
 			continue;
 		if (srv_take_key_at(in, in->at, in->at_len) || kdb_partition_of(kdb_hash(&in->io)) != kdb_config.partition)
 			return 0;
@@ -111,18 +113,14 @@ __noinline int srv_did_one(struct srv_input *in, struct srv_output *out, struct 
 /* Appends the reply to a command that was executed, if it is not complete, and counts the keys that it has looked for. */
 __noinline int srv_say_several(struct srv_input *in, struct srv_output *out, struct srv_command *c)
 {
-	struct srv_stats *stats = srv_count();
-
 	if (!in || !out || !c)
 		return SRV_DEFER;
 	if (c->command == SRV_CALL_MSET)
 		SRV_SAY(in, out, "+OK\r\n");
 	else if (c->command != SRV_CALL_MGET)
 		srv_say_integer(in, out, in->found);
-	if (stats && SRV_IS(c->command, SRV_READERS)) {
-		stats->lookups += c->nargs - 1;
-		stats->misses += c->nargs - 1 - in->found;
-	}
+	if (SRV_IS(c->command, SRV_READERS))
+		srv_count_lookups(in, c->nargs - 1, in->found);
 	return SRV_DONE;
 }
 
@@ -134,7 +132,7 @@ __noinline int srv_do_several(struct srv_input *in, struct srv_output *out, stru
 	USE_ARENA();
 	if (!in || !out || !ctx)
 		return SRV_DEFER;
-	if (!srv_is_in_partition(in, SRV_COMMAND(in)) || srv_begin_several(in, ctx, SRV_COMMAND(in)->command))
+	if (!srv_keys_are_here(in, SRV_COMMAND(in)) || srv_begin_several(in, ctx, SRV_COMMAND(in)->command))
 		return SRV_DEFER;
 	in->mark = in->opos;
 	in->found = 0;
@@ -156,7 +154,7 @@ __noinline int srv_do_several(struct srv_input *in, struct srv_output *out, stru
 		if (r != KDB_OK)
 			break;
 	}
-	if (srv_end_several(in, ctx, r == KDB_OK)) {
+	if (srv_end_several(in, ctx, r == KDB_OK && in->argument >= SRV_COMMAND(in)->nargs)) {
 		in->opos = in->mark;
 		return r < 0 ? SRV_DEFER : srv_failed(in, out, ctx, r);
 	}

@@ -15,7 +15,8 @@
 #define SRV_EACH_ATTEMPT(in)                                                                       \
 	for ((in)->attempt = 0; READ_ONCE((in)->attempt) < SRV_ATTEMPTS && few_steps; (in)->attempt++)
 
-/* Whether a command may write here whose reply reveals what it has found. */
+/* Whether the kernel may execute a command that writes and whose reply reveals what it has found. It may not if replies wait for the
+ * disk, in a transaction that cannot write, and if memory is short there. */
 static __always_inline int srv_may_update(const struct srv_input *in, const struct kdb_ctx *ctx)
 {
 	if (in->flags & SRV_CONN_SYNC)
@@ -157,11 +158,8 @@ __noinline int srv_do_add(struct srv_input *in, struct srv_output *out, struct k
 	return SRV_DEFER;
 }
 
-/*
- * The form of a command that sets a value or an expiry: in->options, and the new expiry, in->io.expire_ms and in->amount, which is 0
- * if the value is not to expire. 0, or -1.
- */
-__noinline int srv_take_form(struct srv_input *in, struct srv_command *c)
+/* The options and the time of a command that sets a value or an expiry: in->options and in->new_expire_ms. 0, or -1. */
+__noinline int srv_take_options_and_time(struct srv_input *in, struct srv_command *c)
 {
 	__u32 command, time = SRV_TIME;
 	int r = 0;
@@ -182,7 +180,7 @@ __noinline int srv_take_form(struct srv_input *in, struct srv_command *c)
 			time |= SRV_TIME_ABSOLUTE;
 		r = srv_take_expiry(in, c->arg[2], c->arglen[2], time);
 	}
-	in->amount = in->io.expire_ms;
+	in->new_expire_ms = in->io.expire_ms;
 	return r;
 }
 
@@ -206,7 +204,7 @@ __noinline int srv_take_store(struct srv_input *in, struct srv_command *c)
 	return 0;
 }
 
-/* SET with options, SETNX, SETEX, PSETEX. The form is taken. */
+/* SET with options, SETNX, SETEX, PSETEX. Its options and its time are taken. */
 __noinline int srv_do_store(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx)
 {
 	struct srv_command *c;
@@ -241,10 +239,8 @@ static __always_inline int srv_keeps_expiry(const struct srv_input *in)
 #define SRV_WRITE 1
 #define SRV_DELETE 2
 
-/*
- * Replies with what an exchange has read, where `r` is the status, and prepares its write: SRV_NO_WRITE, SRV_WRITE, SRV_DELETE,
- * or -1.
- */
+/* Appends the reply with what an exchange has read, where `r` is the status of that, and prepares its write: SRV_NO_WRITE, SRV_WRITE,
+ * SRV_DELETE, or -1. */
 __noinline int srv_prepare_exchange(struct srv_input *in, struct srv_output *out, struct srv_command *c, int r)
 {
 	if (!in || !out || !c)
@@ -265,7 +261,7 @@ __noinline int srv_prepare_exchange(struct srv_input *in, struct srv_output *out
 		return SRV_NO_WRITE;
 	if (c->command != SRV_CALL_GETEX && srv_take_value(in, c))
 		return -1;
-	in->io.expire_ms = in->amount;
+	in->io.expire_ms = in->new_expire_ms;
 	if (in->options & SRV_OPTION_KEEPTTL)
 		in->io.flags |= KDB_IO_KEEP_TTL;
 	return SRV_WRITE;
@@ -277,7 +273,7 @@ __noinline int srv_end_exchange(struct srv_input *in, struct srv_output *out, st
 	if (!in || !out || !ctx)
 		return SRV_DEFER;
 	if (status == KDB_OK) {
-		srv_count_lookup(in->found);
+		srv_count_lookups(in, 1, in->found);
 		return SRV_DONE;
 	}
 	in->opos = in->mark;
@@ -286,10 +282,10 @@ __noinline int srv_end_exchange(struct srv_input *in, struct srv_output *out, st
 	return status < 0 ? SRV_DEFER : srv_failed(in, out, ctx, status);
 }
 
-/* GETSET, GETDEL, GETEX, SET with GET: reply with the value before. The form is taken. */
+/* GETSET, GETDEL, GETEX, SET with GET: reply with the value before. Its options and its time are taken. */
 __noinline int srv_do_exchange(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx)
 {
-	int r;
+	int r, write;
 
 	USE_ARENA();
 	if (!in || !out || !ctx)
@@ -300,14 +296,15 @@ __noinline int srv_do_exchange(struct srv_input *in, struct srv_output *out, str
 	SRV_EACH_ATTEMPT(in) {
 		srv_set_hash(in, SRV_COMMAND(in));
 		r = srv_read(in, ctx);
-		if (r == KDB_OK || r == KDB_NOT_FOUND)
-			r = srv_prepare_exchange(in, out, SRV_COMMAND(in), r);
-		else
+		if (r != KDB_OK && r != KDB_NOT_FOUND)
 			return srv_failed(in, out, ctx, r);
-		if (r == SRV_DELETE)
+		write = srv_prepare_exchange(in, out, SRV_COMMAND(in), r);
+		if (write == SRV_DELETE)
 			r = srv_delete(in, ctx);
-		else if (r == SRV_WRITE)
+		else if (write == SRV_WRITE)
 			r = srv_write(in, ctx);
+		else
+			r = write == SRV_NO_WRITE ? KDB_OK : -1;
 		r = srv_end_exchange(in, out, ctx, r);
 		if (r >= 0)
 			return r;
@@ -315,7 +312,7 @@ __noinline int srv_do_exchange(struct srv_input *in, struct srv_output *out, str
 	return SRV_DEFER;
 }
 
-/* EXPIRE, PEXPIRE, EXPIREAT. The form is taken. */
+/* EXPIRE, PEXPIRE, EXPIREAT. Its options and its time are taken. */
 __noinline int srv_do_expire(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx)
 {
 	struct srv_command *c;
@@ -337,7 +334,7 @@ __noinline int srv_do_expire(struct srv_input *in, struct srv_output *out, struc
 		if (r != KDB_OK)
 			return srv_failed(in, out, ctx, r);
 		srv_expect_value(in);
-		in->io.expire_ms = in->amount;
+		in->io.expire_ms = in->new_expire_ms;
 		r = srv_write(in, ctx);
 		if (r == KDB_OK) {
 			SRV_SAY(in, out, ":1\r\n");

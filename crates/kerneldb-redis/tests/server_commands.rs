@@ -477,6 +477,54 @@ fn several_keys_change_together() {
     }
 }
 
+/// A command with a wrong key has no effect at all, also in a transaction.
+#[test]
+fn a_wrong_key_changes_nothing() {
+    if !can_run() {
+        return;
+    }
+    for running in ways().into_iter().map(start) {
+        let mut c = running.client();
+        for (wrong, error) in [
+            (&b""[..], "-ERR empty keys are not supported"),
+            (&[b'k'; 256], "-ERR key exceeds the limit of 255 bytes"),
+        ] {
+            for begin in [None, Some("BEGIN"), Some("MULTI")] {
+                if let Some(begin) = begin {
+                    c.ask(begin, "+OK");
+                }
+                for request in [
+                    request(&[b"MSET", b"a", b"1", wrong, b"2"]),
+                    request(&[b"EXISTS", b"a", wrong]),
+                    request(&[b"MGET", b"a", b"a", wrong]),
+                    request(&[b"DEL", b"a", wrong]),
+                ] {
+                    c.send(&request);
+                    assert_eq!(c.lines(1), [error]);
+                }
+                match begin {
+                    None => {}
+                    Some("BEGIN") => c.ask("COMMIT", "+OK"),
+                    _ => c.ask("EXEC", "-EXECABORT Transaction discarded because of previous errors."),
+                }
+                c.ask("GET a", "$-1");
+            }
+        }
+        // A reader that was refused has locked nothing.
+        let mut other = running.client();
+        c.ask("BEGIN", "+OK");
+        c.send(&request(&[b"EXISTS", b"a", b""]));
+        c.lines(1);
+        other.ask("SET a 1", "+OK");
+        c.ask("COMMIT", "+OK");
+        // Lengths have no zeros in front.
+        c.send(b"*02\r\n$3\r\nGET\r\n$1\r\na\r\n");
+        assert!(c.lines(1)[0].starts_with("-ERR Protocol error"));
+        drop((c, other));
+        running.finish();
+    }
+}
+
 /// What the kernel's commands find and miss is what the event loop counts.
 #[test]
 fn info_counts_them_as_the_event_loop_does() {
@@ -490,6 +538,26 @@ fn info_counts_them_as_the_event_loop_does() {
             c.send(&words(line));
             expect(&mut c, line, text);
         }
+        // An EXEC that the kernel gives up after some commands.
+        for (line, text) in [
+            ("SET a x", "+OK"),
+            ("MULTI", "+OK"),
+            ("GET a", "+QUEUED"),
+            ("EXISTS a b", "+QUEUED"),
+            ("INCR a", "+QUEUED"),
+            ("EXEC", "*3\r\n$1\r\nx\r\n:1\r\n-ERR value is not an integer or out of range"),
+        ] {
+            c.ask(line, text);
+        }
+        // A GET that fails its transaction.
+        let mut other = running.client();
+        c.ask("BEGIN", "+OK");
+        c.ask("SET a y", "+OK");
+        other.ask("BEGIN", "+OK");
+        other.ask("GET a", "-CONFLICT conflict with another transaction");
+        other.ask("ROLLBACK", "+OK");
+        c.ask("COMMIT", "+OK");
+        drop(other);
         c.send(&words("INFO everything"));
         let info = String::from_utf8(c.replies(1).remove(0)).unwrap();
         let kept: Vec<_> = info
@@ -510,6 +578,11 @@ fn info_counts_them_as_the_event_loop_does() {
     for (line, text) in ANSWERED {
         c.send(&words(line));
         expect(&mut c, line, text);
+    }
+    // What our servers have got beside.
+    for line in ["SET a x", "GET a", "EXISTS a b"] {
+        c.send(&words(line));
+        c.replies(1);
     }
     c.send(&words("INFO everything"));
     let info = String::from_utf8(c.replies(1).remove(0)).unwrap();
