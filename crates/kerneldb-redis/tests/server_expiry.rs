@@ -4,7 +4,7 @@ mod common;
 mod server;
 
 use common::can_run;
-use server::{Client, Running, config, eventually, start};
+use server::{Client, Running, config, eventually, start, words};
 
 /// A figure of INFO.
 fn info(client: &mut Client, section: &str, name: &str) -> String {
@@ -127,4 +127,52 @@ fn info_counts_what_the_kernel_answers() {
     without.finish();
     assert_eq!(found, expected);
     assert!(expected.contains(&("keyspace_hits", 51)) && expected.contains(&("keyspace_misses", 50)));
+}
+
+/// A value that is changed at the moment of its expiry goes with it, or is a new one. It does not stay without an expiry.
+#[test]
+fn nothing_outlives_its_expiry() {
+    if !can_run() {
+        return;
+    }
+    let hash_maps =
+        bedplate_kerneldb::Config { engine: bedplate_kerneldb::EngineKind::HashMap, ..common::small() };
+    let mut servers: Vec<_> = server::ways().into_iter().map(start).collect();
+    servers.push(server::start_with(hash_maps, config()));
+    for running in servers {
+        let mut c = running.client();
+        for command in [
+            "INCR k",
+            "APPEND k 0",
+            "INCRBYFLOAT k 1",
+            "SETRANGE k 4 7",
+            "SETBIT k 60 1",
+            "SET k 2000 XX KEEPTTL",
+            "SET k 2000 KEEPTTL GET",
+        ] {
+            for round in 0..60 {
+                c.ask("SET k 1000 PX 3", "+OK");
+                std::thread::sleep(std::time::Duration::from_micros(1000 + round * 20));
+                let commands = 40;
+                let mut all = words(command).repeat(commands);
+                all.extend([words("PTTL k"), words("GETRANGE k 0 3")].concat());
+                c.send(&all);
+                let mut replies = c.replies(commands + 2);
+                let (value, left) = (replies.pop().unwrap(), replies.pop().unwrap());
+                let is_old = value.starts_with(b"$4") && &value[4..8] >= b"1000".as_slice();
+                // SET with GET writes the same value again when the old one has gone.
+                let is_new = command.ends_with("GET") && replies.iter().any(|reply| reply == b"$-1\r\n");
+                let lives_for_ever = left == b":-1\r\n";
+                assert!(
+                    !(is_old && lives_for_ever) || is_new,
+                    "{command}: {:?}",
+                    String::from_utf8_lossy(&value)
+                );
+                c.send(&words("DEL k"));
+                c.replies(1);
+            }
+        }
+        drop(c);
+        running.finish();
+    }
 }

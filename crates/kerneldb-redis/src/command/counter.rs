@@ -1,10 +1,9 @@
 //! INCR and its relatives.
 
-use super::exec::{Ctx, Fail, NOT_INTEGER, Run, integer};
+use super::exec::{Ctx, Fail, NOT_INTEGER, Run, integer, same_expiry};
 use super::operators::Operators;
 use super::services::Services;
 use super::spec::Cmd;
-use super::string::KEEP_TTL;
 use crate::resp::{Args, LongDouble, parse_i64};
 
 pub(super) fn run<S: Operators, V: Services>(cmd: Cmd, ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
@@ -19,12 +18,13 @@ pub(super) fn run<S: Operators, V: Services>(cmd: Cmd, ctx: &mut Ctx<'_, S, V>, 
             by.checked_neg().ok_or_else(|| Fail::from("ERR decrement would overflow"))?
         }
     };
-    let old = match ctx.peek(key)? {
+    let value = ctx.peek(key)?;
+    let old = match &value {
         Some(value) => parse_i64(&value.data).ok_or_else(|| Fail::from(NOT_INTEGER))?,
         None => 0,
     };
     let new = old.checked_add(by).ok_or_else(|| Fail::from("ERR increment or decrement would overflow"))?;
-    ctx.set(key, itoa::Buffer::new().format(new).as_bytes(), KEEP_TTL)?;
+    ctx.set(key, itoa::Buffer::new().format(new).as_bytes(), same_expiry(value.as_ref()))?;
     ctx.out.integer(new);
     Ok(())
 }
@@ -35,11 +35,11 @@ fn by_float<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, key: &[u8], by: 
         None if is_infinity(text) => Err(Fail::from("ERR increment would produce NaN or Infinity")),
         None => Err(Fail::from("ERR value is not a valid float")),
     };
-    let old = ctx.peek(key)?;
-    let old = number(old.as_ref().map_or(b"0", |v| &v.data[..]))?;
+    let value = ctx.peek(key)?;
+    let old = number(value.as_ref().map_or(b"0", |v| &v.data[..]))?;
     let sum = old.add(&number(by)?);
     let sum = sum.ok_or_else(|| Fail::from("ERR increment would produce NaN or Infinity"))?.format();
-    ctx.set(key, sum.as_bytes(), KEEP_TTL)?;
+    ctx.set(key, sum.as_bytes(), same_expiry(value.as_ref()))?;
     ctx.out.bulk(sum.as_bytes());
     Ok(())
 }

@@ -239,7 +239,7 @@ pub(super) fn access(cmd: Cmd, args: Args<'_>) -> Access {
     use Cmd::*;
     match cmd {
         Get | Strlen | Getrange | Substr | Ttl | Pttl | Expiretime | Pexpiretime | Type | Object | Memory
-        | Setnx | Setex | Psetex | Cas => Access::Single,
+        | Setnx | Setex | Psetex | Cas | Getbit | Bitcount | Bitpos | BitfieldRo => Access::Single,
         Exists | Touch | Mget if args.len() == 2 => Access::Single,
         Exists | Touch | Mget => Access::Snapshot,
         Set if args.from(3).any(|arg| arg.eq_ignore_ascii_case(b"get")) => Access::ReadWrite,
@@ -249,7 +249,7 @@ pub(super) fn access(cmd: Cmd, args: Args<'_>) -> Access {
         Getex if args.len() == 2 => Access::Single,
         Del | Unlink | Mset | Msetnx | Incr | Decr | Incrby | Decrby | Incrbyfloat | Append | Setrange
         | Getset | Getdel | Getex | Expire | Pexpire | Expireat | Pexpireat | Persist | Rename | Renamenx
-        | Copy => Access::ReadWrite,
+        | Copy | Setbit | Bitop | Bitfield => Access::ReadWrite,
         _ => Access::Nothing,
     }
 }
@@ -258,6 +258,9 @@ pub(super) fn access(cmd: Cmd, args: Args<'_>) -> Access {
 pub(super) fn data<S: Operators, V: Services>(cmd: Cmd, ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
     use Cmd::*;
     match cmd {
+        Getbit | Setbit | Bitcount | Bitpos | Bitop | Bitfield | BitfieldRo => {
+            super::bits::run(cmd, ctx, args)
+        }
         Incr | Decr | Incrby | Decrby | Incrbyfloat => super::counter::run(cmd, ctx, args),
         Expire | Pexpire | Expireat | Pexpireat | Ttl | Pttl | Expiretime | Pexpiretime | Persist => {
             super::expire::run(cmd, ctx, args)
@@ -339,6 +342,12 @@ pub(super) fn check_key(key: &[u8]) -> std::result::Result<(), &'static str> {
         len if len > KEY_MAX => Err(KEY_TOO_LONG),
         _ => Ok(()),
     }
+}
+
+/// Options of a write that replaces a value and keeps its expiry. If that passes before the write, the new value has expired, too. With
+/// [`SetOptions::keep_ttl`] instead, it would then live for ever.
+pub(super) fn same_expiry(old: Option<&Value>) -> SetOptions {
+    SetOptions { expire_at_ms: old.and_then(|old| old.expire_at_ms), ..Default::default() }
 }
 
 pub(super) fn integer(arg: &[u8]) -> Run<i64> {

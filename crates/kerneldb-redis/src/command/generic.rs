@@ -1,11 +1,11 @@
 //! Commands on keys that do not care about values.
 
-use super::exec::{Ctx, Fail, Run, SYNTAX, integer, is};
+use super::exec::{Ctx, Fail, Run, SYNTAX, integer, is, same_expiry};
 use super::operators::Operators;
 use super::services::Services;
 use super::spec::Cmd;
 use crate::resp::{Args, parse_i64};
-use bedplate_kerneldb::{SetOptions, Value};
+use bedplate_kerneldb::SetOptions;
 
 pub(super) fn run<S: Operators, V: Services>(cmd: Cmd, ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
     let key = args.get(1);
@@ -37,10 +37,6 @@ pub(super) fn run<S: Operators, V: Services>(cmd: Cmd, ctx: &mut Ctx<'_, S, V>, 
     Ok(())
 }
 
-fn same_expiry(value: &Value) -> SetOptions {
-    SetOptions { expire_at_ms: value.expire_at_ms, ..Default::default() }
-}
-
 fn rename<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>, if_absent: bool) -> Run {
     let (from, to) = (args.get(1), args.get(2));
     let done = if ctx.unfinished.has_writes() {
@@ -55,7 +51,7 @@ fn rename<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>, if
         } else if if_absent && ctx.peek(to)?.is_some() {
             false
         } else {
-            ctx.set(to, &value.data, same_expiry(&value))?;
+            ctx.set(to, &value.data, same_expiry(Some(&value)))?;
             ctx.delete(from)?;
             true
         }
@@ -95,7 +91,7 @@ fn copy<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> R
             return Ok(());
         }
     };
-    ctx.set(to, &value.data, same_expiry(&value))?;
+    ctx.set(to, &value.data, same_expiry(Some(&value)))?;
     ctx.out.integer(1);
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Commands that read and write values.
 
-use super::exec::{Ctx, Fail, Run, STRING_TOO_LONG, SYNTAX, VALUE_TOO_LONG, integer, is};
+use super::exec::{Ctx, Fail, Run, STRING_TOO_LONG, SYNTAX, VALUE_TOO_LONG, integer, is, same_expiry};
 use super::expire::Expiry;
 use super::operators::Operators;
 use super::services::Services;
@@ -50,12 +50,14 @@ pub(super) fn run<S: Operators, V: Services>(cmd: Cmd, ctx: &mut Ctx<'_, S, V>, 
         }
         Cmd::Mset | Cmd::Msetnx => return mset(ctx, args, cmd == Cmd::Msetnx),
         Cmd::Append => {
-            let mut value = ctx.peek(key)?.map(|v| v.data).unwrap_or_default();
+            let old = ctx.peek(key)?;
+            let options = same_expiry(old.as_ref());
+            let mut value = old.map(|v| v.data).unwrap_or_default();
             if value.len().saturating_add(args.get(2).len()) > VALUE_MAX {
                 return Err(STRING_TOO_LONG.into());
             }
             value.extend_from_slice(args.get(2));
-            ctx.set(key, &value, KEEP_TTL)?;
+            ctx.set(key, &value, options)?;
             ctx.out.integer(value.len() as i64);
         }
         Cmd::Strlen => {
@@ -76,10 +78,6 @@ pub(super) fn run<S: Operators, V: Services>(cmd: Cmd, ctx: &mut Ctx<'_, S, V>, 
     }
     Ok(())
 }
-
-/// Options of a write that changes a value, which keeps its key's expiry.
-pub(super) const KEEP_TTL: SetOptions =
-    SetOptions { expire_at_ms: None, keep_ttl: true, condition: SetCondition::Always };
 
 /// Options of SET and GETEX.
 #[derive(Default)]
@@ -135,11 +133,11 @@ fn set<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Ru
     let expire_at_ms = options.expiry.map(|e| e.at_ms(ctx.now_ms, "set")).transpose()?;
     let key = args.get(1);
     let old = if options.get { Some(ctx.get(key)?) } else { None };
-    let done = ctx.set(
-        key,
-        args.get(2),
-        SetOptions { expire_at_ms, keep_ttl: options.keep_ttl, condition: options.condition },
-    )?;
+    let new = match &old {
+        Some(old) if options.keep_ttl => same_expiry(old.as_ref()),
+        _ => SetOptions { expire_at_ms, keep_ttl: options.keep_ttl, ..Default::default() },
+    };
+    let done = ctx.set(key, args.get(2), SetOptions { condition: options.condition, ..new })?;
     match old {
         Some(old) => ctx.out.bulk_or_null(old.as_ref().map(|v| &v.data[..])),
         None if done => ctx.out.ok(),
@@ -197,7 +195,9 @@ fn setrange<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>) 
     let (key, patch) = (args.get(1), args.get(3));
     let offset = integer(args.get(2))?;
     let offset = usize::try_from(offset).map_err(|_| Fail::from("ERR offset is out of range"))?;
-    let mut value = ctx.peek(key)?.map(|v| v.data).unwrap_or_default();
+    let old = ctx.peek(key)?;
+    let options = same_expiry(old.as_ref());
+    let mut value = old.map(|v| v.data).unwrap_or_default();
     if !patch.is_empty() {
         let end = offset.saturating_add(patch.len());
         if end > VALUE_MAX {
@@ -205,7 +205,7 @@ fn setrange<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>) 
         }
         value.resize(value.len().max(end), 0);
         value[offset..end].copy_from_slice(patch);
-        ctx.set(key, &value, KEEP_TTL)?;
+        ctx.set(key, &value, options)?;
     }
     ctx.out.integer(value.len() as i64);
     Ok(())

@@ -76,6 +76,41 @@ fn set_options() -> impl Strategy<Value = Words> {
     prop::collection::vec(option, 0..3).prop_map(|o| o.concat())
 }
 
+fn offset() -> impl Strategy<Value = String> {
+    prop_oneof![
+        8 => (0u32..90).prop_map(|n| n.to_string()),
+        1 => (0u32..9).prop_map(|n| format!("#{n}")),
+        1 => any_of(&["-1", "x", "", "4294967296", "#-1", "#x", "#9223372036854775807"]),
+    ]
+}
+
+/// Commands on bits.
+fn bits() -> impl Strategy<Value = Words> {
+    let unit = || prop_oneof![2 => Just(None), 1 => any_of(&["bit", "BYTE", "word"]).prop_map(Some)];
+    let kind = || any_of(&["u8", "i8", "u1", "i1", "i5", "u63", "i64", "u64", "u0", "i65", "8", "", "u7x"]);
+    let part = prop_oneof![
+        2 => (kind(), offset()).prop_map(|(t, o)| words(&["get", &t, &o])),
+        2 => (kind(), offset(), number()).prop_map(|(t, o, n)| words(&["SET", &t, &o, &n])),
+        2 => (kind(), offset(), number()).prop_map(|(t, o, n)| words(&["incrby", &t, &o, &n])),
+        2 => any_of(&["WRAP", "sat", "FAIL", "no"]).prop_map(|k| words(&["OVERFLOW", &k])),
+    ];
+    let range =
+        || (number(), number(), unit()).prop_map(|(a, b, u)| [vec![a, b], u.into_iter().collect()].concat());
+    prop_oneof![
+        2 => (key(), offset()).prop_map(|(k, o)| words(&["getbit", &k, &o])),
+        2 => (key(), offset(), any_of(&["0", "1", "1", "2", "-1", "x"]))
+            .prop_map(|(k, o, b)| words(&["setbit", &k, &o, &b])),
+        2 => (key(), prop_oneof![1 => Just(words(&[])), 1 => number().prop_map(|n| vec![n]), 4 => range()])
+            .prop_map(|(k, r)| [words(&["bitcount", &k]), r].concat()),
+        2 => (key(), any_of(&["0", "1", "2", "x"]), prop_oneof![1 => Just(words(&[])), 1 => number().prop_map(|n| vec![n]), 4 => range()])
+            .prop_map(|(k, b, r)| [words(&["bitpos", &k, &b]), r].concat()),
+        2 => (any_of(&["and", "OR", "xor", "not", "nand"]), key(), prop::collection::vec(key(), 0..4))
+            .prop_map(|(o, k, s)| [words(&["bitop", &o, &k]), s].concat()),
+        3 => (any_of(&["bitfield", "bitfield", "BITFIELD_RO"]), key(), prop::collection::vec(part, 0..4))
+            .prop_map(|(c, k, p)| [words(&[&c, &k]), p.concat()].concat()),
+    ]
+}
+
 /// Commands that do not delete.
 fn keeping() -> impl Strategy<Value = Words> {
     prop_oneof![
@@ -99,6 +134,7 @@ fn keeping() -> impl Strategy<Value = Words> {
         1 => key().prop_map(|k| words(&["getex", &k])),
         1 => key().prop_map(|k| words(&["getex", &k, "persist"])),
         1 => Just(words(&["dbsize"])),
+        3 => bits(),
     ]
 }
 

@@ -83,6 +83,10 @@ static __always_inline __u64 kept_expiry(struct kdb_state *state, struct kdb_io 
 {
 	if (!(flags & KDB_IO_KEEP_TTL))
 		return io->expire_ms;
+	/* With this condition, the old version was live a moment ago. If the clock were read again, it could have lost its expiry, and the
+	 * new one would live for ever. */
+	if (flags & KDB_IO_IF_PRESENT)
+		return block_expiry(block, len);
 	return is_live(state, block, len) ? block_expiry(block, len) : 0;
 }
 

@@ -136,9 +136,7 @@ impl Flusher {
 
     fn publish(&self, failed: bool) {
         let durable = self.files.durable_ts();
-        if self.shared.publish(durable, failed) {
-            (self.report)(durable, failed);
-        }
+        self.shared.publish(durable, failed, || (self.report)(durable, failed));
     }
 }
 

@@ -132,13 +132,15 @@ impl LogProgress {
         std::mem::take(&mut guard)
     }
 
-    /// The flusher's report; returns whether anything changed.
-    pub(crate) fn publish(&self, durable: u64, failed: bool) -> bool {
+    /// The flusher's progress. If anything has changed, calls `report` and then wakes up those who wait. They look at what `report` has
+    /// changed.
+    pub(crate) fn publish(&self, durable: u64, failed: bool, report: impl FnOnce()) {
         let before = self.durable.swap(durable, Ordering::AcqRel);
         let was_failed = self.failed.swap(failed, Ordering::AcqRel);
         if before == durable && was_failed == failed {
-            return false;
+            return;
         }
+        report();
         drop(lock(&self.progress));
         self.progressed.notify_all();
         lock(&self.watches).retain(|watch| {
@@ -147,7 +149,6 @@ impl LogProgress {
             let _ = rustix::io::write(&*fd, &1u64.to_ne_bytes());
             true
         });
-        true
     }
 
     pub(crate) fn wait_durable(&self, ts: u64, timeout: Duration) -> Result<bool> {
@@ -185,5 +186,30 @@ impl LogProgress {
         let fd = Arc::new(fd);
         lock(&self.watches).push(Arc::downgrade(&fd));
         Ok(fd)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_woken_up_sees_what_was_reported() {
+        let progress = LogProgress::default();
+        let watch = progress.watch().unwrap();
+        let is_awake = || {
+            let mut polled = [rustix::event::PollFd::new(&*watch, rustix::event::PollFlags::IN)];
+            rustix::event::poll(&mut polled, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }))
+                .unwrap()
+                == 1
+        };
+        let mut reported = false;
+        progress.publish(7, false, || {
+            assert!(!is_awake(), "a waiter must not look before the report");
+            reported = true;
+        });
+        assert!(reported && is_awake());
+        assert_eq!(progress.durable_ts(), 7);
+        progress.publish(7, false, || panic!("nothing has changed"));
     }
 }
