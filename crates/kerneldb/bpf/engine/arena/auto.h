@@ -260,7 +260,7 @@ __noinline int auto_commit(struct kdb_io *io, struct kdb_write *w, __u32 flags)
 		if (status)
 			goto unlock;
 	}
-	status = write_place(io, w, entry, scan.cells, kept_expiry(state, io, flags, old_block, old_len));
+	status = write_place(io, w, entry, scan.cells, kept_expiry(io, flags, old_block, old_len));
 	if (status)
 		goto unlock;
 	struct kdb_version __arena *v = slot_at(entry, scan.free);

@@ -148,7 +148,7 @@ __noinline int tx_install(struct kdb_ctx *ctx, struct kdb_io *io, __u32 index, s
 	status = check_condition(state, io, flags, block, len);
 	if (status)
 		return status;
-	__u64 expiry = kept_expiry(state, io, flags, block, len);
+	__u64 expiry = kept_expiry(io, flags, block, len);
 	if (l->slot) {
 		/* No other session reads an uncommitted version's value, so its cell may be written again. */
 		status = write_place(io, w, l->entry, scan.cells & ~cell_bit(len), expiry);

@@ -77,17 +77,24 @@ __noinline int write_prepare(struct kdb_io *io, struct kdb_write *w, int delete,
 	return write_block(io, w, expiry);
 }
 
-/* The expiry that the new value has, given the version that it replaces. */
-static __always_inline __u64 kept_expiry(struct kdb_state *state, struct kdb_io *io, __u32 flags, __u32 block,
-					 __u32 len)
+/* The expiry that the new value has with KDB_IO_KEEP_TTL, given the version that it replaces. Not inlined, because the callers need the
+ * stack. */
+__noinline __u64 old_expiry(__u32 flags, __u32 block, __u32 len)
 {
-	if (!(flags & KDB_IO_KEEP_TTL))
-		return io->expire_ms;
+	struct kdb_state *state = kdb_state();
+
+	USE_ARENA();
 	/* With this condition, the old version was live a moment ago. If the clock were read again, it could have lost its expiry, and the
 	 * new one would live for ever. */
-	if (flags & KDB_IO_IF_PRESENT)
-		return block_expiry(block, len);
-	return is_live(state, block, len) ? block_expiry(block, len) : 0;
+	if (!(flags & KDB_IO_IF_PRESENT) && !(state && is_live(state, block, len)))
+		return 0;
+	return block_expiry(block, len);
+}
+
+/* The expiry that the new value has, given the version that it replaces. */
+static __always_inline __u64 kept_expiry(struct kdb_io *io, __u32 flags, __u32 block, __u32 len)
+{
+	return flags & KDB_IO_KEEP_TTL ? old_expiry(flags, block, len) : io->expire_ms;
 }
 
 /* Bytes that a new entry's cells should have room for. */

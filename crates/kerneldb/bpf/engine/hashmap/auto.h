@@ -46,14 +46,17 @@ static __always_inline int check_condition(struct kdb_state *state, struct kdb_i
 	return KDB_OK;
 }
 
-/* The expiry that the new value has with KDB_IO_KEEP_TTL, given the version that it replaces. */
-static __always_inline __u64 hm_kept_expiry(struct kdb_state *state, __u32 flags, const struct hm_meta *old)
+/* The expiry that the new value has with KDB_IO_KEEP_TTL, given the version that it replaces. Not inlined, because the verifier would look
+ * at the callers several times. */
+__noinline __u64 hm_kept_expiry(__u32 flags, __u64 vid, __u64 expire_ms)
 {
+	struct kdb_state *state = kdb_state();
+
 	/* With this condition, the old version was live a moment ago. If the clock were read again, it could have lost its expiry, and the
 	 * new one would live for ever. */
 	if (flags & KDB_IO_IF_PRESENT)
-		return old->expire_ms;
-	return hm_is_live(state, old->vid, old->expire_ms) ? old->expire_ms : 0;
+		return expire_ms;
+	return state && hm_is_live(state, vid, expire_ms) ? expire_ms : 0;
 }
 
 static __always_inline void meta_load(struct hm_meta *out, struct hm_entry *e, __u32 slot)
@@ -118,7 +121,7 @@ static __always_inline int auto_once(struct kdb_state *state, struct kdb_io *io,
 		goto unlock;
 	}
 	if ((flags & KDB_IO_KEEP_TTL) && new->vid)
-		WRITE_ONCE(new->expire_ms, hm_kept_expiry(state, flags, &old));
+		WRITE_ONCE(new->expire_ms, hm_kept_expiry(flags, old.vid, old.expire_ms));
 	meta_store(hm_meta(e, free), new);
 	barrier();
 	if (flags & KDB_IO_REPLAY) {

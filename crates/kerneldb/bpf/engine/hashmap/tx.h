@@ -137,7 +137,7 @@ __noinline int tx_install(struct kdb_ctx *ctx, struct kdb_io *io, __u32 index, _
 	if (status)
 		return status;
 	if ((flags & KDB_IO_KEEP_TTL) && new->vid)
-		WRITE_ONCE(new->expire_ms, hm_kept_expiry(state, flags, &old));
+		WRITE_ONCE(new->expire_ms, hm_kept_expiry(flags, old.vid, old.expire_ms));
 	if (l->slot) {
 		/* No other session looks at an uncommitted version. */
 		opaque(slot);
