@@ -69,7 +69,7 @@ static __always_inline int srv_take_value(struct srv_input *in, const struct srv
 }
 
 /*
- * Finds argument `i` of a command: in->at and in->at_len. The arguments from 3 on have to be visited in order. Those behind the
+ * Finds argument `i` of a command: in->argument_at and in->argument_len. The arguments from 3 on have to be visited in order. Those behind the
  * first four are found by the length in front of each; the parser has seen that they are complete. 0, or -1.
  */
 __noinline int srv_argument(struct srv_input *in, struct srv_command *c, __u32 i)
@@ -79,15 +79,15 @@ __noinline int srv_argument(struct srv_input *in, struct srv_command *c, __u32 i
 	if (!in || !c)
 		return -1;
 	if (i < 4) {
-		in->at = c->arg[i & 3];
-		in->at_len = c->arglen[i & 3];
+		in->argument_at = c->arg[i & 3];
+		in->argument_len = c->arglen[i & 3];
 	} else {
-		number = srv_number(in, in->behind + 1);
-		in->at = (__u32)number;
-		in->at_len = number >> 32;
+		number = srv_number(in, in->argument_end + 1);
+		in->argument_at = (__u32)number;
+		in->argument_len = number >> 32;
 	}
-	in->behind = in->at + in->at_len + 2;
-	return in->at ? 0 : -1;
+	in->argument_end = in->argument_at + in->argument_len + 2;
+	return in->argument_at ? 0 : -1;
 }
 
 #define SRV_INTEGER_BYTES 20u /* of the longest decimal of 64 bits and its sign */
@@ -173,14 +173,14 @@ __noinline int srv_take_expiry(struct srv_input *in, __u32 p, __u32 len, __u32 t
 #define SRV_OPTION_PERSIST 16u
 #define SRV_OPTION_EXPIRY 32u /* EX, PX, EXAT or PXAT: in->io.expire_ms */
 
-/* Argument in->at as a word of lower-case letters, or 0. */
+/* Argument in->argument_at as a word of lower-case letters, or 0. */
 static __always_inline __u64 srv_option_name(struct srv_input *in)
 {
-	__u32 len = in->at_len;
+	__u32 len = in->argument_len;
 
 	if (len < 1 || len > 8)
 		return 0;
-	return (srv_word(in, in->at) | 0x2020202020202020ull) & ~0ull >> (64 - 8 * len);
+	return (srv_word(in, in->argument_at) | 0x2020202020202020ull) & ~0ull >> (64 - 8 * len);
 }
 
 /* The option that a name is, if it has no argument of its own; or 0. */
@@ -237,7 +237,7 @@ __noinline int srv_take_options(struct srv_input *in, struct srv_command *c, __u
 			return -1;
 		if (time) {
 			/* The argument of the option before. */
-			if (srv_take_expiry(in, in->at, in->at_len, time))
+			if (srv_take_expiry(in, in->argument_at, in->argument_len, time))
 				return -1;
 			time = 0;
 			continue;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
  * The commands that the kernel answers. A command is either done here completely, reply included, or
- * it has no effect here. Then the event loop executes it, with everything behind it (SRV_DEFER). One command is different: an MSET in a
- * client's transaction may have written some of its keys. The event loop writes them again.
+ * it has no effect here. Then the event loop executes it, with everything behind it (SRV_DEFER). There is one
+ * exception: an MSET in a client's transaction may have written some of its keys. The event loop writes all of them again.
  * The event loop executes commands that wait for the disk. It also retries auto-commit writes that
  * failed, and commands that met a full log ring. Any other error inside a transaction has failed the
  * transaction and is therefore the reply.
@@ -87,8 +87,8 @@ static __always_inline int srv_go_to_key(struct srv_input *in, const struct srv_
 	return partition == kdb_config.partition ? SRV_DONE : srv_jump(in, in->claimed, SRV_ON(partition));
 }
 
-/* Replies with an error if the transaction has failed with it; otherwise the event loop executes the command again. It also knows with
- * what a transaction has failed before. */
+/* Replies with an error if the transaction has failed with it; otherwise the event loop executes the command again. The event loop
+ * also replies to later commands of a failed transaction (KDB_ERR_STATE), because only it knows that transaction's error. */
 static __always_inline int srv_failed(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx, int status)
 {
 	if (ctx->state != KDB_TX_FAILED || status == KDB_ERR_STATE)

@@ -49,16 +49,18 @@ struct srv_input {
 	__u32 procedure;          /* the procedure's program that continues + 1; 0 = none */
 	__u64 cookie;             /* of the connection's socket; the verdict's */
 	/* of the command being executed (arguments.h, update.h) */
-	__u32 at, at_len;         /* the argument that srv_argument() has found */
-	__u32 behind;             /* the position behind it */
+	__u32 argument_at;        /* the argument that srv_argument() has found, */
+	__u32 argument_len;       /* its length, */
+	__u32 argument_end;       /* and the position behind it */
 	__u32 options;            /* SRV_OPTION_* */
 	__s64 number;             /* the integer that was read, or a sum */
 	__s64 amount;             /* what is added */
 	__u64 new_expire_ms;      /* the expiry that it sets; 0 = none */
 	__u32 found;              /* number of keys that have a value */
 	__u32 attempt;            /* number of attempts before */
-	__u32 mark;               /* bytes of replies before this one */
-	__u32 argument;           /* its argument, in commands on several keys */
+	__u32 reply_start;        /* bytes of replies before this one */
+	__u32 argument;           /* index of the argument that is the current key */
+	__u32 _pad;
 	/* of an EXEC: what is counted when it commits (struct srv_stats) */
 	__u32 lookups, misses;
 	__u32 calls[SRV_CALLS];

@@ -9,7 +9,7 @@
 #ifndef BEDPLATE_SERVER_RUN_H
 #define BEDPLATE_SERVER_RUN_H
 
-#include "look.h"
+#include "inspect.h"
 #include "multi.h"
 #include "several.h"
 #include "update.h"
@@ -31,7 +31,7 @@ static __always_inline int srv_do_on_key(struct srv_input *in, struct srv_output
 	if (command == SRV_CALL_DEL || command == SRV_CALL_UNLINK)
 		return srv_do_del(in, out, ctx);
 	if (SRV_IS(command, SRV_READERS))
-		return srv_do_look(in, out, ctx);
+		return srv_do_inspect(in, out, ctx);
 	if (SRV_IS(command, SRV_ADDERS))
 		return srv_do_add(in, out, ctx);
 	if (srv_take_options_and_time(in, c))

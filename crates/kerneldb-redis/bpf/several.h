@@ -23,11 +23,11 @@ __noinline int srv_keys_are_here(struct srv_input *in, struct srv_command *c)
 			return 0;
 		if (stride == 2 && !(i & 1))
 			continue;
-		if (in->at_len < 1 || in->at_len > KDB_KEY_MAX)
+		if (in->argument_len < 1 || in->argument_len > KDB_KEY_MAX)
 			return 0;
 		if (kdb_config.partitions == 1)
 			continue;
-		if (srv_take_key_at(in, in->at, in->at_len) || kdb_partition_of(kdb_hash(&in->io)) != kdb_config.partition)
+		if (srv_take_key_at(in, in->argument_at, in->argument_len) || kdb_partition_of(kdb_hash(&in->io)) != kdb_config.partition)
 			return 0;
 	}
 	return 1;
@@ -78,20 +78,20 @@ static __always_inline int srv_end_several(struct srv_input *in, struct kdb_ctx 
 /* Takes the key at in->argument, for MSET also the value behind it; 0, or -1. */
 __noinline int srv_take_pair(struct srv_input *in, struct srv_command *c)
 {
-	if (!in || !c || srv_argument(in, c, in->argument) || srv_take_key_at(in, in->at, in->at_len))
+	if (!in || !c || srv_argument(in, c, in->argument) || srv_take_key_at(in, in->argument_at, in->argument_len))
 		return -1;
 	in->io.flags = KDB_IO_REPEATS;
 	in->io.expire_ms = 0;
 	if (c->command != SRV_CALL_MSET)
 		return 0;
-	return srv_argument(in, c, in->argument + 1) ? -1 : srv_take_value_at(in, in->at, in->at_len);
+	return srv_argument(in, c, in->argument + 1) ? -1 : srv_take_value_at(in, in->argument_at, in->argument_len);
 }
 
 /*
  * Counts a key that has a value in in->found, and appends MGET's reply for it, where `r` is the status of the operator: an enum
  * kdb_status, or -1 if the command is the event loop's.
  */
-__noinline int srv_did_one(struct srv_input *in, struct srv_output *out, struct srv_command *c, int r)
+__noinline int srv_add_key_result(struct srv_input *in, struct srv_output *out, struct srv_command *c, int r)
 {
 	if (!in || !out || !c)
 		return -1;
@@ -111,7 +111,7 @@ __noinline int srv_did_one(struct srv_input *in, struct srv_output *out, struct 
 }
 
 /* Appends the reply to a command that was executed, if it is not complete, and counts the keys that it has looked for. */
-__noinline int srv_say_several(struct srv_input *in, struct srv_output *out, struct srv_command *c)
+__noinline int srv_finish_several(struct srv_input *in, struct srv_output *out, struct srv_command *c)
 {
 	if (!in || !out || !c)
 		return SRV_DEFER;
@@ -124,7 +124,7 @@ __noinline int srv_say_several(struct srv_input *in, struct srv_output *out, str
 	return SRV_DONE;
 }
 
-/* What it needs is in `in`, because the engine needs the stack. */
+/* Executes a command on several keys. Its variables are in `in`, because the engine needs the stack. */
 __noinline int srv_do_several(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx)
 {
 	int r = KDB_OK;
@@ -134,7 +134,7 @@ __noinline int srv_do_several(struct srv_input *in, struct srv_output *out, stru
 		return SRV_DEFER;
 	if (!srv_keys_are_here(in, SRV_COMMAND(in)) || srv_begin_several(in, ctx, SRV_COMMAND(in)->command))
 		return SRV_DEFER;
-	in->mark = in->opos;
+	in->reply_start = in->opos;
 	in->found = 0;
 	if (SRV_COMMAND(in)->command == SRV_CALL_MGET)
 		srv_say_count(in, out, '*', SRV_COMMAND(in)->nargs - 1);
@@ -150,15 +150,15 @@ __noinline int srv_do_several(struct srv_input *in, struct srv_output *out, stru
 		} else {
 			r = kdb_del(ctx, &in->io);
 		}
-		r = srv_did_one(in, out, SRV_COMMAND(in), r);
+		r = srv_add_key_result(in, out, SRV_COMMAND(in), r);
 		if (r != KDB_OK)
 			break;
 	}
 	if (srv_end_several(in, ctx, r == KDB_OK && in->argument >= SRV_COMMAND(in)->nargs)) {
-		in->opos = in->mark;
+		in->opos = in->reply_start;
 		return r < 0 ? SRV_DEFER : srv_failed(in, out, ctx, r);
 	}
-	return srv_say_several(in, out, SRV_COMMAND(in));
+	return srv_finish_several(in, out, SRV_COMMAND(in));
 }
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
  * Commands that write a value which depends on the one before, or on a condition. Outside of a transaction such a command
- * reads, and then writes under the condition that the value is still the one that it has read. It tries that a few times.
+ * reads, and then writes under the condition that the value is still the one that it has read. It makes SRV_ATTEMPTS attempts.
  * Then the event loop executes it, in a transaction.
  */
 #ifndef BEDPLATE_SERVER_UPDATE_H
@@ -10,13 +10,13 @@
 #include <bedplate/numbers.h>
 #include "commands.h"
 
-/* Attempts at a command. What they need is in `in`, because the engine needs the stack. */
+/* Attempts at a command. Their variables are in `in`, because the engine needs the stack. */
 #define SRV_ATTEMPTS 3
 #define SRV_EACH_ATTEMPT(in)                                                                       \
 	for ((in)->attempt = 0; READ_ONCE((in)->attempt) < SRV_ATTEMPTS && few_steps; (in)->attempt++)
 
-/* Whether the kernel may execute a command that writes and whose reply reveals what it has found. It may not if replies wait for the
- * disk, in a transaction that cannot write, and if memory is short there. */
+/* Whether the kernel may execute a command that writes and whose reply depends on what it reads. It must not if replies wait for the
+ * disk, in a read-only or a failed transaction, and in a transaction while memory is short. */
 static __always_inline int srv_may_update(const struct srv_input *in, const struct kdb_ctx *ctx)
 {
 	if (in->flags & SRV_CONN_SYNC)
@@ -204,7 +204,7 @@ __noinline int srv_take_store(struct srv_input *in, struct srv_command *c)
 	return 0;
 }
 
-/* SET with options, SETNX, SETEX, PSETEX. Its options and its time are taken. */
+/* SET with options, SETNX, SETEX, PSETEX. The caller must have called srv_take_options_and_time(). */
 __noinline int srv_do_store(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx)
 {
 	struct srv_command *c;
@@ -245,7 +245,7 @@ __noinline int srv_prepare_exchange(struct srv_input *in, struct srv_output *out
 {
 	if (!in || !out || !c)
 		return -1;
-	in->opos = in->mark;
+	in->opos = in->reply_start;
 	in->found = r == KDB_OK;
 	if (!in->found) {
 		srv_say_null(in, out);
@@ -276,13 +276,13 @@ __noinline int srv_end_exchange(struct srv_input *in, struct srv_output *out, st
 		srv_count_lookups(in, 1, in->found);
 		return SRV_DONE;
 	}
-	in->opos = in->mark;
+	in->opos = in->reply_start;
 	if (srv_not_met(status))
 		return -1;
 	return status < 0 ? SRV_DEFER : srv_failed(in, out, ctx, status);
 }
 
-/* GETSET, GETDEL, GETEX, SET with GET: reply with the value before. Its options and its time are taken. */
+/* GETSET, GETDEL, GETEX, SET with GET: reply with the value before. The caller must have called srv_take_options_and_time(). */
 __noinline int srv_do_exchange(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx)
 {
 	int r, write;
@@ -292,7 +292,7 @@ __noinline int srv_do_exchange(struct srv_input *in, struct srv_output *out, str
 		return SRV_DEFER;
 	if (!srv_may_update(in, ctx) || srv_take_key(in, SRV_COMMAND(in)))
 		return SRV_DEFER;
-	in->mark = in->opos;
+	in->reply_start = in->opos;
 	SRV_EACH_ATTEMPT(in) {
 		srv_set_hash(in, SRV_COMMAND(in));
 		r = srv_read(in, ctx);
@@ -312,7 +312,7 @@ __noinline int srv_do_exchange(struct srv_input *in, struct srv_output *out, str
 	return SRV_DEFER;
 }
 
-/* EXPIRE, PEXPIRE, EXPIREAT. Its options and its time are taken. */
+/* EXPIRE, PEXPIRE, EXPIREAT. The caller must have called srv_take_options_and_time(). */
 __noinline int srv_do_expire(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx)
 {
 	struct srv_command *c;

@@ -4,8 +4,7 @@ mod common;
 mod server;
 
 use std::collections::HashSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bedplate_kerneldb::testing::SimulatedDisk;
 use bedplate_kerneldb::wal::WalConfig;
@@ -58,7 +57,7 @@ fn value(random: &mut Random) -> Vec<u8> {
 
 /// Times that commands take. Those that lie in the future are so far away that nothing expires during the test.
 fn time(random: &mut Random, absolute: bool) -> Vec<u8> {
-    let times = ["100000", "2000000", "3000000000", "0", "-1", "x", "", "9223372036854775807", "1.5"];
+    let times = ["10000000", "200000000", "3000000000", "0", "-1", "x", "", "9223372036854775807", "1.5"];
     let points = ["4000000000", "5000000000000", "1", "0", "-1", "x", "9223372036854775807"];
     let all: &[&str] = if absolute { &points } else { &times };
     // Most are good.
@@ -210,7 +209,7 @@ fn random_commands_have_the_replies_of_redis() {
             compare(&mut ours, &mut theirs, 7919 * (i as u64 + 1) + u64::from(version), 400);
         }
         let answered = running.server.stats().unwrap().kernel_commands;
-        assert_eq!(answered > 400, kernel_path, "{answered}");
+        assert_eq!(answered > 0, kernel_path, "{answered}");
         running.finish();
     }
 }
@@ -305,7 +304,7 @@ fn expect(c: &mut Client, line: &str, expected: &str) {
 }
 
 #[test]
-fn the_kernel_answers_them() {
+fn the_kernel_answers_every_listed_command() {
     if !can_run() {
         return;
     }
@@ -356,9 +355,11 @@ fn the_kernel_answers_them() {
             c.ask(line, "+QUEUED");
         }
         c.send(&words("EXEC"));
-        let all: Vec<_> = ANSWERED.iter().map(|(_, text)| reply(text, version) + "\r\n").collect();
-        let got = String::from_utf8(c.replies(1).remove(0)).unwrap();
-        assert_eq!(got, format!("*{}\r\n{}", ANSWERED.len(), all.concat()));
+        assert_eq!(c.lines(1), [format!("*{}", ANSWERED.len())]);
+        for ((line, text), got) in ANSWERED.iter().zip(c.replies(ANSWERED.len())) {
+            let expected = format!("{}\r\n", reply(text, version));
+            assert!(agree(line.split(' ').next().unwrap(), &got, expected.as_bytes()), "{line}: {got:?}");
+        }
         let after = running.server.stats().unwrap();
         if kernel_path {
             assert!(after.kernel_commands - before.kernel_commands >= 4 * ANSWERED.len() as u64, "{after:?}");
@@ -380,10 +381,14 @@ fn four(running: &Running, run: impl Fn(usize, Client) + Sync) {
     });
 }
 
-/// Both ways of the kernel, and the event loop beside it: every fifth command of a client is the event loop's.
+/// Servers of every way of answering, and one with three partitions. On a busy machine, their clients wait for locks for as long as it
+/// takes.
 fn contended() -> Vec<Running> {
     let mut servers: Vec<Running> = ways().into_iter().map(start).collect();
     servers.push(with_partitions(config()));
+    for running in &servers {
+        running.client().ask("CONFIG SET lock-timeout 60000", "+OK");
+    }
     servers
 }
 
@@ -395,6 +400,7 @@ fn increments_are_not_lost() {
     for running in contended() {
         four(&running, |i, mut c| {
             for round in 0..150 {
+                // The event loop executes INCRBYFLOAT, and what follows it.
                 let lines = ["INCR n", "INCRBY n 2", "DECR n", "INCRBYFLOAT f 1", "DECRBY n -3"];
                 let lines = &lines[..if round % 5 == i { 5 } else { 3 }];
                 c.send(&lines.iter().flat_map(|line| words(line)).collect::<Vec<_>>());
@@ -432,6 +438,7 @@ fn exchanged_values_have_one_owner() {
                 };
                 c.send(&words(&line));
                 let reply = String::from_utf8(c.replies(1).remove(0)).unwrap();
+                assert!(reply.starts_with('$'), "{line}: {reply:?}");
                 if reply != "$-1\r\n" {
                     taken.lock().unwrap().push(reply.split("\r\n").nth(1).unwrap().to_owned());
                 }
@@ -449,18 +456,27 @@ fn exchanged_values_have_one_owner() {
     }
 }
 
+/// A writer that is counted as long as it lives, also if it panics.
+struct Writer<'a>(&'a AtomicUsize);
+
+impl Drop for Writer<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Several keys are written at once, and are seen at once.
 #[test]
 fn several_keys_change_together() {
     if !can_run() {
         return;
     }
-    for running in [start(config()), start(config_with(false)), with_partitions(config())] {
-        let done = Arc::new(AtomicBool::new(false));
+    for running in contended() {
+        let writers = AtomicUsize::new(3);
         running.client().ask("MSET a 0 b 0 c 0", "+OK");
         four(&running, |i, mut c| {
             if i == 0 {
-                while !done.load(Ordering::Relaxed) {
+                while writers.load(Ordering::Relaxed) > 0 {
                     c.send(&words("MGET a b c"));
                     let reply = String::from_utf8(c.replies(1).remove(0)).unwrap();
                     let values: HashSet<_> = reply.split("\r\n").skip(2).step_by(2).collect();
@@ -468,18 +484,18 @@ fn several_keys_change_together() {
                 }
                 return;
             }
+            let _writer = Writer(&writers);
             for round in 0..300 {
                 c.ask(&format!("MSET a {i}-{round} c {i}-{round} b {i}-{round}"), "+OK");
             }
-            done.store(true, Ordering::Relaxed);
         });
         running.finish();
     }
 }
 
-/// A command with a wrong key has no effect at all, also in a transaction.
+/// A command with an invalid key has no effect, also in a transaction.
 #[test]
-fn a_wrong_key_changes_nothing() {
+fn a_command_with_an_invalid_key_has_no_effect() {
     if !can_run() {
         return;
     }
@@ -525,9 +541,9 @@ fn a_wrong_key_changes_nothing() {
     }
 }
 
-/// What the kernel's commands find and miss is what the event loop counts.
+/// INFO counts hits, misses and calls in the same way for the kernel and for the event loop, and the first two as Redis does.
 #[test]
-fn info_counts_them_as_the_event_loop_does() {
+fn the_kernel_and_the_event_loop_have_the_same_statistics() {
     if !can_run() {
         return;
     }
@@ -579,7 +595,7 @@ fn info_counts_them_as_the_event_loop_does() {
         c.send(&words(line));
         expect(&mut c, line, text);
     }
-    // What our servers have got beside.
+    // The commands that our servers have executed in addition.
     for line in ["SET a x", "GET a", "EXISTS a b"] {
         c.send(&words(line));
         c.replies(1);

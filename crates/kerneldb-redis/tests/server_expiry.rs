@@ -129,9 +129,10 @@ fn info_counts_what_the_kernel_answers() {
     assert!(expected.contains(&("keyspace_hits", 51)) && expected.contains(&("keyspace_misses", 50)));
 }
 
-/// A value that is changed at the moment of its expiry goes with it, or is a new one. It does not stay without an expiry.
+/// A command that changes a value at the moment of its expiry keeps the expiry, or creates a new value. The old value does not become
+/// permanent.
 #[test]
-fn nothing_outlives_its_expiry() {
+fn a_changed_value_keeps_its_expiry() {
     if !can_run() {
         return;
     }
@@ -162,9 +163,9 @@ fn nothing_outlives_its_expiry() {
                 let is_old = value.starts_with(b"$4") && &value[4..8] >= b"1000".as_slice();
                 // SET with GET writes the same value again when the old one has gone.
                 let is_new = command.ends_with("GET") && replies.iter().any(|reply| reply == b"$-1\r\n");
-                let lives_for_ever = left == b":-1\r\n";
+                let has_no_expiry = left == b":-1\r\n";
                 assert!(
-                    !(is_old && lives_for_ever) || is_new,
+                    !(is_old && has_no_expiry) || is_new,
                     "{command}: {:?}",
                     String::from_utf8_lossy(&value)
                 );

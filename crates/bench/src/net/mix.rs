@@ -29,6 +29,8 @@ pub(crate) const BENCH: Benchmark = Benchmark {
 };
 
 const VALUE_LEN: usize = 16;
+/// Longest wait for the reply to HELLO.
+const GREETING_LIMIT: Duration = Duration::from_secs(60);
 /// Keys of an MGET.
 const MGET_KEYS: u64 = 4;
 
@@ -104,7 +106,8 @@ fn whole(rest: &[u8], expected: &[u8]) -> Result<Option<usize>> {
 /// The length of a positive integer at the beginning of `rest`; `None` if more bytes are needed.
 fn positive(rest: &[u8]) -> Result<Option<usize>> {
     let Some(end) = rest.windows(2).position(|pair| pair == b"\r\n") else { return Ok(None) };
-    let is_positive = rest[0] == b':' && rest[1..end].iter().all(u8::is_ascii_digit) && rest[1] != b'0';
+    let is_positive =
+        end > 1 && rest[0] == b':' && rest[1..end].iter().all(u8::is_ascii_digit) && rest[1] != b'0';
     if !is_positive {
         return Err(wrong(rest, "no positive integer"));
     }
@@ -126,6 +129,7 @@ impl Traffic for Mix {
         if self.version == 2 {
             return Ok(());
         }
+        socket.set_read_timeout(Some(GREETING_LIMIT))?;
         socket.write_all(b"HELLO 3\r\n")?;
         let mut reader = BufReader::new(socket);
         let mut line = String::new();
@@ -137,7 +141,11 @@ impl Traffic for Mix {
             }
         }
         let mut modules = [0; 4];
-        reader.read_exact(&mut modules)
+        reader.read_exact(&mut modules)?;
+        if modules != *b"*0\r\n" {
+            return Err(std::io::Error::other("HELLO 3: the server has modules"));
+        }
+        reader.get_ref().set_read_timeout(None)
     }
 
     fn request(&mut self, out: &mut Vec<u8>) -> Request {

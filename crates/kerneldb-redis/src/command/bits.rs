@@ -12,7 +12,7 @@ const BAD_BIT: &str = "ERR bit is not an integer or out of range";
 const BAD_TYPE: &str =
     "ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is.";
 /// Bits of the longest value in Redis, which is also the limit on offsets here.
-const OFFSETS: u64 = 8 * (512 << 20);
+const OFFSET_LIMIT_BITS: u64 = 8 * (512 << 20);
 
 pub(super) fn run<S: Operators, V: Services>(cmd: Cmd, ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
     let key = args.get(1);
@@ -54,11 +54,12 @@ fn offset(text: &[u8], width: Option<u32>) -> Run<u64> {
         }
         _ => integer(text).ok(),
     };
-    let offset = offset.and_then(|offset| u64::try_from(offset).ok()).filter(|offset| *offset < OFFSETS);
+    let offset =
+        offset.and_then(|offset| u64::try_from(offset).ok()).filter(|offset| *offset < OFFSET_LIMIT_BITS);
     offset.ok_or_else(|| BAD_OFFSET.into())
 }
 
-/// Makes a value at least so many bits long.
+/// Extends a value with zeros to at least `bits` bits.
 fn grow(value: &mut Vec<u8>, bits: u64) -> Run {
     let bytes = bits.div_ceil(8) as usize;
     if bytes > VALUE_MAX {
@@ -91,20 +92,21 @@ fn set_field(value: &mut [u8], offset: u64, width: u32, bits: u64) {
 }
 
 /// A range of bits, as the arguments of BITCOUNT and BITPOS give it.
-struct Range {
+struct BitRange {
     first: i64,
     /// The last bit that is in the range.
     last: i64,
 }
 
-impl Range {
-    /// From numbers of bytes or bits, both included, both counted from the end of a value of so many bytes if negative.
-    fn new(start: i64, end: i64, bytes: usize, in_bits: bool) -> Range {
+impl BitRange {
+    /// `start` and `end` are both in the range. They count bits if `in_bits`, otherwise bytes. A negative one counts from the end of
+    /// the value, which has `bytes` bytes.
+    fn new(start: i64, end: i64, bytes: usize, in_bits: bool) -> BitRange {
         let total = bytes as i64 * if in_bits { 8 } else { 1 };
         let place = |at: i64| if at < 0 { at.saturating_add(total).max(0) } else { at };
         let (start, end) = (place(start), place(end).min(total - 1));
         let scale = if in_bits { 1 } else { 8 };
-        Range { first: start.saturating_mul(scale), last: end * scale + scale - 1 }
+        BitRange { first: start.saturating_mul(scale), last: end * scale + scale - 1 }
     }
 
     fn bits(&self) -> std::ops::Range<u64> {
@@ -130,14 +132,14 @@ fn count<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> 
     };
     let bytes = value.data.len();
     let range = match args.len() {
-        2 => Range::new(0, -1, bytes, false),
+        2 => BitRange::new(0, -1, bytes, false),
         4 | 5 => {
             let (start, end) = (integer(args.get(2))?, integer(args.get(3))?);
             if start < 0 && end < 0 && start > end {
                 ctx.out.integer(0);
                 return Ok(());
             }
-            Range::new(start, end, bytes, args.len() == 5 && unit(args.get(4))?)
+            BitRange::new(start, end, bytes, args.len() == 5 && unit(args.get(4))?)
         }
         _ => return Err(SYNTAX.into()),
     };
@@ -175,7 +177,7 @@ fn position<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>) 
     let start = if args.len() > 3 { integer(args.get(3))? } else { 0 };
     let in_bits = args.len() == 6 && unit(args.get(5))?;
     let end = if args.len() > 4 { integer(args.get(4))? } else { -1 };
-    let bits = Range::new(start, end, bytes, in_bits).bits();
+    let bits = BitRange::new(start, end, bytes, in_bits).bits();
     // Bytes without such a bit are passed over as bytes.
     let without = if bit == 1 { 0 } else { 0xff };
     let mut at = bits.start;
@@ -197,18 +199,14 @@ fn position<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>) 
 
 fn combine<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
     let operator = args.get(1);
-    let apply: fn(u8, u8) -> u8 = if is(operator, "and") {
-        |a, b| a & b
-    } else if is(operator, "or") {
-        |a, b| a | b
-    } else if is(operator, "xor") {
-        |a, b| a ^ b
-    } else if is(operator, "not") {
-        |a, _| !a
-    } else {
-        return Err(SYNTAX.into());
+    let apply: Option<fn(u8, u8) -> u8> = match operator {
+        _ if is(operator, "and") => Some(|a, b| a & b),
+        _ if is(operator, "or") => Some(|a, b| a | b),
+        _ if is(operator, "xor") => Some(|a, b| a ^ b),
+        _ if is(operator, "not") => None,
+        _ => return Err(SYNTAX.into()),
     };
-    if is(operator, "not") && args.len() != 4 {
+    if apply.is_none() && args.len() != 4 {
         return Err("ERR BITOP NOT must be called with a single source key.".into());
     }
     let mut values = Vec::new();
@@ -216,13 +214,17 @@ fn combine<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -
         values.push(ctx.get(key)?.map(|v| v.data).unwrap_or_default());
     }
     let bytes = values.iter().map(Vec::len).max().unwrap_or(0);
-    let at = |value: &Vec<u8>, i: usize| value.get(i).copied().unwrap_or(0);
-    let mut result: Vec<u8> = (0..bytes).map(|i| at(&values[0], i)).collect();
-    if values.len() == 1 && is(operator, "not") {
-        result.iter_mut().for_each(|byte| *byte = apply(*byte, 0));
-    }
-    for value in &values[1..] {
-        result.iter_mut().enumerate().for_each(|(i, byte)| *byte = apply(*byte, at(value, i)));
+    let mut values = values.into_iter();
+    let mut result = values.next().unwrap_or_default();
+    result.resize(bytes, 0);
+    match apply {
+        None => result.iter_mut().for_each(|byte| *byte = !*byte),
+        Some(apply) => {
+            for value in values {
+                let padded = value.iter().chain(std::iter::repeat(&0));
+                result.iter_mut().zip(padded).for_each(|(byte, other)| *byte = apply(*byte, *other));
+            }
+        }
     }
     let target = args.get(2);
     if result.is_empty() {
@@ -234,7 +236,7 @@ fn combine<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -
     Ok(())
 }
 
-/// What a write of BITFIELD does if a number does not fit into its field.
+/// The behaviour of a write of BITFIELD whose number does not fit into its field.
 #[derive(Clone, Copy, PartialEq)]
 enum Overflow {
     Wrap,

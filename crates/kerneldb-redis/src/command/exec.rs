@@ -344,8 +344,8 @@ pub(super) fn check_key(key: &[u8]) -> std::result::Result<(), &'static str> {
     }
 }
 
-/// Options of a write that replaces a value and keeps its expiry. If that passes before the write, the new value has expired, too. With
-/// [`SetOptions::keep_ttl`] instead, it would then live for ever.
+/// Options of a write that replaces a value and keeps its expiry. The expiry may pass between the read and the write. Then the
+/// new value has expired, too. [`SetOptions::keep_ttl`] would make it permanent in that case.
 pub(super) fn same_expiry(old: Option<&Value>) -> SetOptions {
     SetOptions { expire_at_ms: old.and_then(|old| old.expire_at_ms), ..Default::default() }
 }

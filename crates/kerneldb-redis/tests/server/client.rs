@@ -29,7 +29,7 @@ pub fn words(line: &str) -> Vec<u8> {
 /// Longest time for which a read waits.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Reads one reply.
+/// Reads one reply of RESP2, or of RESP3 without maps, sets and pushes.
 fn read_reply(reader: &mut impl BufRead) -> Vec<u8> {
     let mut reply = Vec::new();
     assert_ne!(reader.read_until(b'\n', &mut reply).unwrap(), 0, "the server has closed the connection");

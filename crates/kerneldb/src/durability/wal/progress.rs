@@ -132,8 +132,8 @@ impl LogProgress {
         std::mem::take(&mut guard)
     }
 
-    /// The flusher's progress. If anything has changed, calls `report` and then wakes up those who wait. They look at what `report` has
-    /// changed.
+    /// Stores the flusher's progress. If it has changed, this calls `report` and then wakes up the waiting threads, because they read
+    /// what `report` writes.
     pub(crate) fn publish(&self, durable: u64, failed: bool, report: impl FnOnce()) {
         let before = self.durable.swap(durable, Ordering::AcqRel);
         let was_failed = self.failed.swap(failed, Ordering::AcqRel);
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_woken_up_sees_what_was_reported() {
+    fn waiting_threads_wake_up_after_the_report() {
         let progress = LogProgress::default();
         let watch = progress.watch().unwrap();
         let is_awake = || {

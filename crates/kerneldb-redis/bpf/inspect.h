@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /* Commands that reply with a number about one key: EXISTS, TOUCH, STRLEN, TTL, PTTL. */
-#ifndef BEDPLATE_SERVER_LOOK_H
-#define BEDPLATE_SERVER_LOOK_H
+#ifndef BEDPLATE_SERVER_INSPECT_H
+#define BEDPLATE_SERVER_INSPECT_H
 
 #include "commands.h"
 
@@ -17,7 +17,7 @@ static __always_inline __s64 srv_ttl(const struct srv_input *in, __u32 command)
 }
 
 /* Executes one of these commands. */
-__noinline int srv_do_look(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx)
+__noinline int srv_do_inspect(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx)
 {
 	struct srv_command *c;
 	__s64 number;
