@@ -69,8 +69,9 @@ static __always_inline int srv_take_value(struct srv_input *in, const struct srv
 }
 
 /*
- * Finds argument `i` of a command: in->argument_at and in->argument_len. The arguments from 3 on have to be visited in order. Those behind the
- * first four are found by the length in front of each; the parser has seen that they are complete. 0, or -1.
+ * Finds argument `i` of a command: in->argument_at and in->argument_len. The arguments from 3 on have to be visited
+ * in order. Those behind the first four are found by the length in front of each; the parser has seen that they are
+ * complete. 0, or -1.
  */
 __noinline int srv_argument(struct srv_input *in, struct srv_command *c, __u32 i)
 {
@@ -93,8 +94,8 @@ __noinline int srv_argument(struct srv_input *in, struct srv_command *c, __u32 i
 #define SRV_INTEGER_BYTES 20u /* of the longest decimal of 64 bits and its sign */
 
 /*
- * Reads the integer whose `len` characters are in io.expect: in->number. Only the form that Redis writes is taken: no plus
- * sign, no zero in front, no space. 0, or -1.
+ * Reads the integer whose `len` characters are in io.expect: in->number. Only the form that Redis writes is taken: no
+ * plus sign, no zero in front, no space. 0, or -1.
  */
 __noinline int srv_integer(struct srv_input *in, __u32 len)
 {
@@ -147,8 +148,8 @@ static __always_inline __u64 srv_now_ms(void)
 #define SRV_TIME_SECONDS 2u
 #define SRV_TIME_ABSOLUTE 4u
 
-/* The expiry that the `len` characters at `p` mean: in->io.expire_ms. Returns 0. Returns -1 if it is no valid time, or if
- * the time has passed. */
+/* The expiry that the `len` characters at `p` mean: in->io.expire_ms. Returns 0. Returns -1 if it is no valid time,
+ * or if the time has passed. */
 __noinline int srv_take_expiry(struct srv_input *in, __u32 p, __u32 len, __u32 time)
 {
 	__s64 at, now = srv_now_ms();
@@ -220,8 +221,8 @@ static __always_inline int srv_options_conflict(__u32 options)
 	return conditions & (conditions - 1) || expiries & (expiries - 1);
 }
 
-/* Reads the options from argument `first` on: in->options, and in->io.expire_ms, which is 0 if they have no time. 0, or -1, also
- * if an option is repeated. */
+/* Reads the options from argument `first` on: in->options, and in->io.expire_ms, which is 0 if they have no time. 0,
+ * or -1, also if an option is repeated. */
 __noinline int srv_take_options(struct srv_input *in, struct srv_command *c, __u32 first)
 {
 	__u32 i, option, time = 0, options = 0;

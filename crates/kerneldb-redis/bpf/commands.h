@@ -87,8 +87,9 @@ static __always_inline int srv_go_to_key(struct srv_input *in, const struct srv_
 	return partition == kdb_config.partition ? SRV_DONE : srv_jump(in, in->claimed, SRV_ON(partition));
 }
 
-/* Replies with an error if the transaction has failed with it; otherwise the event loop executes the command again. The event loop
- * also replies to later commands of a failed transaction (KDB_ERR_STATE), because only it knows that transaction's error. */
+/* Replies with an error if the transaction has failed with it; otherwise the event loop executes the command again.
+ * The event loop also replies to later commands of a failed transaction (KDB_ERR_STATE), because only it knows that
+ * transaction's error. */
 static __always_inline int srv_failed(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx, int status)
 {
 	if (ctx->state != KDB_TX_FAILED || status == KDB_ERR_STATE)
@@ -98,8 +99,8 @@ static __always_inline int srv_failed(struct srv_input *in, struct srv_output *o
 }
 
 /*
- * Counts an execution of a command (enum srv_call) and returns SRV_DONE. Those of an EXEC count when it commits (srv_count_exec). This
- * and the next one are not inlined, because their callers need the stack for the engine.
+ * Counts an execution of a command (enum srv_call) and returns SRV_DONE. Those of an EXEC count when it commits
+ * (srv_count_exec). This and the next one are not inlined, because their callers need the stack for the engine.
  */
 __noinline int srv_called(struct srv_input *in, __u32 call)
 {

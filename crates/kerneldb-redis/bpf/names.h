@@ -124,7 +124,8 @@ _Static_assert(SRV_CALLS < 64, "a set has a bit for each command and for SRV_CAL
 /* Most arguments of a command, the name included. */
 #define SRV_ARGUMENTS (KDB_CALL_ARGUMENTS + 2)
 
-/* Whether a command on keys has a number of arguments that it may have. If it has not, the event loop replies with the error. */
+/* Whether a command on keys has a number of arguments that it may have. If it has not, the event loop replies with
+ * the error. */
 static __always_inline int srv_has_arity(__u32 command, __u32 nargs)
 {
 	if (SRV_IS(command, SRV_SEVERAL) && nargs >= 2)

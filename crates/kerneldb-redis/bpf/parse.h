@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
- * Finds one command in the request bytes: a RESP array of up to four bulk strings, a longer one if its command may have more, or
- * an inline command of up to four words without quotes. A request that is longer, incomplete or invalid goes to the
- * event loop, whose parser knows the whole protocol.
+ * Finds one command in the request bytes: a RESP array of up to four bulk strings, a longer one if its command may
+ * have more, or an inline command of up to four words without quotes. A request that is longer, incomplete or invalid
+ * goes to the event loop, whose parser knows the whole protocol.
  *
  * Requests are read in words of eight bytes, which may lie beyond the packet, where the buffer has old
  * bytes. So a parsed command counts only once its end was compared with the packet's length.
@@ -120,8 +120,8 @@ __noinline __u32 srv_command_named(struct srv_input *in, const struct srv_comman
 }
 
 /*
- * Parses an array with more arguments than srv_parse_array() has room for, if its command may have them. `c` gets the first ones.
- * Returns the position after it, or 0.
+ * Parses an array with more arguments than srv_parse_array() has room for, if its command may have them. `c` gets the
+ * first ones. Returns the position after it, or 0.
  */
 __noinline __u32 srv_parse_long(struct srv_input *in, struct srv_command *c, __u32 p)
 {

@@ -6,6 +6,7 @@
 #ifndef BEDPLATE_SERVER_REPLY_H
 #define BEDPLATE_SERVER_REPLY_H
 
+#include <bedplate/numbers.h>
 #include "parse.h"
 
 #define SRV_REPLY_MIN 128u
@@ -57,8 +58,8 @@ static __always_inline void srv_say_count(struct srv_input *in, struct srv_outpu
 /* Appends an integer. */
 __noinline int srv_say_integer(struct srv_input *in, struct srv_output *out, __s64 number)
 {
-	__u64 n = number < 0 ? -(__u64)number : number, rest = n;
-	__u32 digits = 1, i, o;
+	__u64 size = number < 0 ? -(__u64)number : number;
+	__u32 o;
 
 	if (!in || !out)
 		return 0;
@@ -66,21 +67,10 @@ __noinline int srv_say_integer(struct srv_input *in, struct srv_output *out, __s
 	out->bytes[o++ & (SRV_REPLY_MAX - 1)] = ':';
 	if (number < 0)
 		out->bytes[o++ & (SRV_REPLY_MAX - 1)] = '-';
-	for (i = 0; i < 19; i++) {
-		rest /= 10;
-		if (!rest)
-			break;
-		digits++;
-	}
-	in->opos = o + digits + 2;
-	*SRV_TO(out, o + digits) = SRV_CRLF;
-	for (i = 0; i < 20; i++) {
-		digits--;
-		out->bytes[(o + digits) & (SRV_REPLY_MAX - 1)] = '0' + n % 10;
-		n /= 10;
-		if (!n)
-			break;
-	}
+	o += kdb_decimal_digits(size);
+	*SRV_TO(out, o) = SRV_CRLF;
+	kdb_put_decimal(out->bytes, SRV_REPLY_MAX - 1, o, size);
+	in->opos = o + 2;
 	return 0;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
- * Commands on several keys: MGET, MSET, EXISTS, TOUCH, DEL, UNLINK. Outside of a client's transaction such a command is a
- * transaction of its own. If that fails, it is rolled back, and the event loop executes the command.
+ * Commands on several keys: MGET, MSET, EXISTS, TOUCH, DEL, UNLINK. Outside of a client's transaction such a command
+ * is a transaction of its own. If that fails, it is rolled back, and the event loop executes the command.
  */
 #ifndef BEDPLATE_SERVER_SEVERAL_H
 #define BEDPLATE_SERVER_SEVERAL_H
@@ -54,8 +54,8 @@ __noinline int srv_begin_several(struct srv_input *in, struct kdb_ctx *ctx, __u3
 		return kdb_begin(ctx) == KDB_OK ? 0 : -1;
 	if (state != KDB_TX_ACTIVE)
 		return -1;
-	/* The event loop may have to repeat the command. A deletion would not have the same result again, unless the event loop repeats
-	 * the whole EXEC. */
+	/* The event loop may have to repeat the command. A deletion would not have the same result again, unless the
+	 * event loop repeats the whole EXEC. */
 	return command == SRV_CALL_MSET || in->outer ? 0 : -1;
 }
 
@@ -88,8 +88,8 @@ __noinline int srv_take_pair(struct srv_input *in, struct srv_command *c)
 }
 
 /*
- * Counts a key that has a value in in->found, and appends MGET's reply for it, where `r` is the status of the operator: an enum
- * kdb_status, or -1 if the command is the event loop's.
+ * Counts a key that has a value in in->found, and appends MGET's reply for it, where `r` is the status of the
+ * operator: an enum kdb_status, or -1 if the command is the event loop's.
  */
 __noinline int srv_add_key_result(struct srv_input *in, struct srv_output *out, struct srv_command *c, int r)
 {
@@ -110,7 +110,8 @@ __noinline int srv_add_key_result(struct srv_input *in, struct srv_output *out, 
 	return KDB_OK;
 }
 
-/* Appends the reply to a command that was executed, if it is not complete, and counts the keys that it has looked for. */
+/* Appends the reply to a command that was executed, if it is not complete, and counts the keys that it has looked
+ * for. */
 __noinline int srv_finish_several(struct srv_input *in, struct srv_output *out, struct srv_command *c)
 {
 	if (!in || !out || !c)

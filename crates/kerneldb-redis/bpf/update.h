@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only */
 /*
- * Commands that write a value which depends on the one before, or on a condition. Outside of a transaction such a command
- * reads, and then writes under the condition that the value is still the one that it has read. It makes SRV_ATTEMPTS attempts.
- * Then the event loop executes it, in a transaction.
+ * Commands that write a value which depends on the one before, or on a condition. Outside of a transaction such a
+ * command reads, and then writes under the condition that the value is still the one that it has read. It makes
+ * SRV_ATTEMPTS attempts. Then the event loop executes it, in a transaction.
  */
 #ifndef BEDPLATE_SERVER_UPDATE_H
 #define BEDPLATE_SERVER_UPDATE_H
 
-#include <bedplate/numbers.h>
 #include "commands.h"
 
 /* Attempts at a command. Their variables are in `in`, because the engine needs the stack. */
@@ -15,8 +14,8 @@
 #define SRV_EACH_ATTEMPT(in)                                                                       \
 	for ((in)->attempt = 0; READ_ONCE((in)->attempt) < SRV_ATTEMPTS && few_steps; (in)->attempt++)
 
-/* Whether the kernel may execute a command that writes and whose reply depends on what it reads. It must not if replies wait for the
- * disk, in a read-only or a failed transaction, and in a transaction while memory is short. */
+/* Whether the kernel may execute a command that writes and whose reply depends on what it reads. It must not if
+ * replies wait for the disk, in a read-only or a failed transaction, and in a transaction while memory is short. */
 static __always_inline int srv_may_update(const struct srv_input *in, const struct kdb_ctx *ctx)
 {
 	if (in->flags & SRV_CONN_SYNC)
@@ -111,7 +110,8 @@ __noinline int srv_add(struct srv_input *in)
 	return 0;
 }
 
-/* One attempt at INCR and its kind, after the key was taken: an enum kdb_status, or -1 if the command is the event loop's. */
+/* One attempt at INCR and its kind, after the key was taken: an enum kdb_status, or -1 if the command is the event
+ * loop's. */
 static __always_inline int srv_add_once(struct srv_input *in, struct kdb_ctx *ctx)
 {
 	int r = srv_read(in, ctx);
@@ -239,8 +239,8 @@ static __always_inline int srv_keeps_expiry(const struct srv_input *in)
 #define SRV_WRITE 1
 #define SRV_DELETE 2
 
-/* Appends the reply with what an exchange has read, where `r` is the status of that, and prepares its write: SRV_NO_WRITE, SRV_WRITE,
- * SRV_DELETE, or -1. */
+/* Appends the reply with what an exchange has read, where `r` is the status of that, and prepares its write:
+ * SRV_NO_WRITE, SRV_WRITE, SRV_DELETE, or -1. */
 __noinline int srv_prepare_exchange(struct srv_input *in, struct srv_output *out, struct srv_command *c, int r)
 {
 	if (!in || !out || !c)
@@ -267,7 +267,8 @@ __noinline int srv_prepare_exchange(struct srv_input *in, struct srv_output *out
 	return SRV_WRITE;
 }
 
-/* Ends an attempt at an exchange that had this status: SRV_DONE, or SRV_DEFER, or -1 if there has to be another attempt. */
+/* Ends an attempt at an exchange that had this status: SRV_DONE, or SRV_DEFER, or -1 if there has to be another
+ * attempt. */
 __noinline int srv_end_exchange(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx, int status)
 {
 	if (!in || !out || !ctx)
@@ -282,7 +283,8 @@ __noinline int srv_end_exchange(struct srv_input *in, struct srv_output *out, st
 	return status < 0 ? SRV_DEFER : srv_failed(in, out, ctx, status);
 }
 
-/* GETSET, GETDEL, GETEX, SET with GET: reply with the value before. The caller must have called srv_take_options_and_time(). */
+/* GETSET, GETDEL, GETEX, SET with GET: reply with the value before. The caller must have called
+ * srv_take_options_and_time(). */
 __noinline int srv_do_exchange(struct srv_input *in, struct srv_output *out, struct kdb_ctx *ctx)
 {
 	int r, write;

@@ -6,8 +6,8 @@ mod server;
 use std::time::Duration;
 
 use bedplate_kerneldb_redis::server::ServerConfig;
+use bedplate_suite_support::redis::Redis;
 use common::can_run;
-use server::redis::Redis;
 use server::{
     Client, Random, Running, bulk, config, config_with, eventually, request, start, start_with, words,
 };

@@ -1,12 +1,14 @@
 //! Helpers that private database servers for tests and benchmarks share.
 //!
 //! [`User`] is the ordinary user as whom servers run. [`processes`] finds the processes of a server by their current folder, ends
-//! them, and adds up their processor time. [`programs`] builds Bedplate's programs for a test. [`run`] runs a command to its end.
+//! them, and adds up their processor time. [`programs`] builds Bedplate's programs for a test. [`redis`] is a private redis-server.
+//! [`run`] runs a command to its end.
 //!
 //! This crate is for tests and benchmarks only.
 
 pub mod processes;
 pub mod programs;
+pub mod redis;
 mod user;
 
 use std::process::Command;

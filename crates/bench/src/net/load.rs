@@ -50,6 +50,14 @@ pub struct Schedule {
     pub window: Duration,
 }
 
+impl Schedule {
+    /// A closed loop with a thread for each processor, at most two.
+    pub fn closed(connections: usize, pipeline: usize, warm_up: Duration, window: Duration) -> Schedule {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(2);
+        Schedule { connections, pipeline, threads, timing: Loop::Closed, warm_up, window }
+    }
+}
+
 /// A workload of GETs and SETs on one server.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {

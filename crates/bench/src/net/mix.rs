@@ -13,14 +13,15 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use super::load::{self, Loop, Schedule};
+use super::load::{self, Schedule};
 use super::measure::{Measured, calibrate_traffic, fill_row, measure_traffic};
-use super::server::{Server, figure};
+use super::server::figure;
+use super::sides::Side;
 use super::wire::{KEY_LEN, Reply, Traffic, digits, error_reply, wrong};
 use crate::bpf::ProgramType;
 use crate::keys::{Distribution, KeyStream};
 use crate::sample::{Samples, interleave, samples};
-use crate::{Benchmark, Error, Fields, Options, Report, Result, Sink, Step};
+use crate::{Benchmark, Fields, Options, Report, Result, Sink, Step};
 
 pub(crate) const BENCH: Benchmark = Benchmark {
     name: "kv-mix",
@@ -34,7 +35,7 @@ const GREETING_LIMIT: Duration = Duration::from_secs(60);
 /// Keys of an MGET.
 const MGET_KEYS: u64 = 4;
 
-/// What a request does. Its key is a number below the number of keys, except for [`Command::Miss`].
+/// A command of the mix. Its key exists, except for [`Command::Miss`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Command {
     Get,
@@ -209,23 +210,14 @@ struct Cell {
     version: u32,
 }
 
-struct Side {
-    name: &'static str,
-    server: Server,
-    /// Type of its programs that run in the client's context.
-    client_programs: Option<ProgramType>,
-}
-
-impl Side {
-    /// Commands that it has executed so far, and how many of them in the kernel; `None` for Redis.
-    fn commands(&self) -> Result<Option<(u64, u64)>> {
-        if self.name == "redis" {
-            return Ok(None);
-        }
-        let kernel = figure(&self.server.command("INFO bedplate")?, "kernel_commands")?;
-        let all = figure(&self.server.command("INFO stats")?, "total_commands_processed")?;
-        Ok(Some((all, kernel)))
+/// The commands that a side has executed so far, and how many of them in the kernel; `None` for Redis.
+fn commands(side: &Side) -> Result<Option<(u64, u64)>> {
+    if side.name == "redis" {
+        return Ok(None);
     }
+    let kernel = figure(&side.server.command("INFO bedplate")?, "kernel_commands")?;
+    let all = figure(&side.server.command("INFO stats")?, "total_commands_processed")?;
+    Ok(Some((all, kernel)))
 }
 
 struct Plan {
@@ -256,20 +248,13 @@ fn plan(options: &Options) -> Plan {
 
 fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
     let memory = options.pick(512 << 20, 3 << 30);
-    let side = |name, further: &[&str], client_programs| {
-        Server::bedplate(options, memory, further).map(|server| Side { name, server, client_programs })
-    };
+    let side = |name, further: &[&str], programs| Side::bedplate(options, name, memory, further, programs);
     let mut sides = vec![
-        Side { name: "redis", server: Server::redis(options)?, client_programs: None },
+        Side::redis(options)?,
         side("server", &[], Some(ProgramType::SkSkb))?,
         side("user", &["--no-kernel-path"], None)?,
     ];
-    let mut skipped = None;
-    match side("local", &["--local-fast-path"], Some(ProgramType::SkMsg)) {
-        Ok(side) => sides.push(side),
-        Err(Error::Missing { what, .. }) => skipped = Some(format!("local: {what}")),
-        Err(e) => return Err(e),
-    }
+    let skipped = Side::local(options, memory)?.map(|side| sides.push(side)).err();
     let mut report = compare(&plan(options), &sides, options, sink)?;
     if let Some(skipped) = skipped {
         report.config.set("skipped", skipped);
@@ -338,15 +323,7 @@ fn measure_cell(
     report: &mut Report,
     ratios: &mut [Ratios],
 ) -> Result<()> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let schedule = Schedule {
-        connections: cell.connections,
-        pipeline: cell.pipeline,
-        threads: cores.min(2),
-        timing: Loop::Closed,
-        warm_up: plan.warm_up,
-        window: plan.window,
-    };
+    let schedule = Schedule::closed(cell.connections, cell.pipeline, plan.warm_up, plan.window);
     let traffic = |round: usize| {
         let keys = plan.keys;
         move |thread: usize| Mix {
@@ -363,7 +340,7 @@ fn measure_cell(
             None => Some(0.0),
         });
     }
-    let before = sides.iter().map(Side::commands).collect::<Result<Vec<_>>>()?;
+    let before = sides.iter().map(commands).collect::<Result<Vec<_>>>()?;
     let rounds: Vec<Vec<Measured>> = interleave(plan.rounds, sides.len(), |side, round| {
         measure_traffic(&sides[side].server, &schedule, traffic(round)).map(|(measured, _)| measured)
     })?;
@@ -385,7 +362,7 @@ fn measure_cell(
             row.set("cpu_over_redis", cpu);
             ratios[i].cpu.push(cpu);
         }
-        if let (Some(before), Some(after)) = (before[i], side.commands()?) {
+        if let (Some(before), Some(after)) = (before[i], commands(side)?) {
             let share = (after.1 - before.1) as f64 / (after.0 - before.0).max(1) as f64;
             row.set("in_kernel", share);
             ratios[i].in_kernel.push(share);
@@ -452,7 +429,7 @@ mod tests {
     #[test]
     fn redis_against_redis_has_every_row() {
         let options = Options::new(Mode::Quick);
-        let side = || Side { name: "redis", server: Server::redis(&options).unwrap(), client_programs: None };
+        let side = || Side::redis(&options).unwrap();
         let plan = Plan {
             keys: 1000,
             rounds: 1,

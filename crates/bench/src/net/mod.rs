@@ -23,6 +23,7 @@ pub mod load;
 pub mod measure;
 pub mod mix;
 pub mod server;
+mod sides;
 pub mod wire;
 
 use std::time::Duration;
@@ -30,10 +31,11 @@ use std::time::Duration;
 use crate::bpf::ProgramType;
 use crate::keys::Distribution;
 use crate::sample::{Samples, interleave, samples};
-use crate::{Benchmark, Error, Fields, Options, Report, Result, Sink, Step};
+use crate::{Benchmark, Fields, Options, Report, Result, Sink, Step};
 use load::{Load, Loop, Schedule};
 use measure::{Measured, calibrate_bpf, fill_row, measure};
 use server::Server;
+use sides::Side;
 
 pub(crate) const BENCH: Benchmark = Benchmark {
     name: "kv-net",
@@ -50,20 +52,9 @@ struct Cell {
     set_percent: u32,
 }
 
-/// A server under test.
-struct Side {
-    name: &'static str,
-    server: Server,
-    /// Type of its programs that run in the client's context.
-    client_programs: Option<ProgramType>,
-    /// The side takes part only in cells that write, one request at a time.
-    constant: bool,
-}
-
-impl Side {
-    fn takes_part(&self, cell: &Cell) -> bool {
-        !self.constant || (cell.pipeline == 1 && cell.set_percent == 100)
-    }
+/// Whether a side takes part in a cell. The floor does only in cells that write, one request at a time.
+fn takes_part(side: &Side, cell: &Cell) -> bool {
+    !side.is_constant() || (cell.pipeline == 1 && cell.set_percent == 100)
 }
 
 struct Plan {
@@ -102,27 +93,15 @@ fn plan(options: &Options) -> Plan {
 
 fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
     let memory = options.pick(512 << 20, 3 << 30);
-    let side = |name, further: &[&str], client_programs| {
-        Server::bedplate(options, memory, further).map(|server| Side {
-            name,
-            server,
-            client_programs,
-            constant: false,
-        })
-    };
+    let side = |name, further: &[&str], programs| Side::bedplate(options, name, memory, further, programs);
     let mut sides = vec![
-        Side { name: "redis", server: Server::redis(options)?, client_programs: None, constant: false },
+        Side::redis(options)?,
         side("server", &[], Some(ProgramType::SkSkb))?,
         side("batched", &["--batch-workers=under-load"], Some(ProgramType::SkSkb))?,
         side("user", &["--no-kernel-path"], None)?,
-        Side { name: "floor", server: Server::floor(options)?, client_programs: None, constant: true },
+        Side { name: "floor", server: Server::floor(options)?, client_programs: None },
     ];
-    let mut skipped = None;
-    match side("local", &["--local-fast-path"], Some(ProgramType::SkMsg)) {
-        Ok(side) => sides.push(side),
-        Err(Error::Missing { what, .. }) => skipped = Some(format!("local: {what}")),
-        Err(e) => return Err(e),
-    }
+    let skipped = Side::local(options, memory)?.map(|side| sides.push(side)).err();
     let mut report = compare(&plan(options), &sides, options, sink)?;
     if let Some(skipped) = skipped {
         report.config.set("skipped", skipped);
@@ -193,7 +172,7 @@ fn compare(plan: &Plan, sides: &[Side], options: &Options, sink: Sink<'_>) -> Re
     for (done, cell) in plan.cells.iter().enumerate() {
         if filled != cell.value_len {
             sink(Step { done, total: plan.cells.len(), label: "loading keys" });
-            for side in sides.iter().filter(|side| !side.constant) {
+            for side in sides.iter().filter(|side| !side.is_constant()) {
                 load::fill(side.server.address(), plan.keys, cell.value_len)?;
             }
             filled = cell.value_len;
@@ -203,7 +182,7 @@ fn compare(plan: &Plan, sides: &[Side], options: &Options, sink: Sink<'_>) -> Re
             cell.connections, cell.pipeline, cell.value_len, cell.set_percent
         );
         sink(Step { done, total: plan.cells.len(), label: &label });
-        let taking_part: Vec<usize> = (0..sides.len()).filter(|i| sides[*i].takes_part(cell)).collect();
+        let taking_part: Vec<usize> = (0..sides.len()).filter(|i| takes_part(&sides[*i], cell)).collect();
         let in_cell: Vec<&Side> = taking_part.iter().map(|i| &sides[*i]).collect();
         let closed = measure_cell(plan, &in_cell, cell, Loop::Closed)?;
         let rates: Vec<f64> = closed.rounds.iter().map(|r| samples(r, |m| m.seen.rate()).median()).collect();
@@ -223,7 +202,7 @@ fn compare(plan: &Plan, sides: &[Side], options: &Options, sink: Sink<'_>) -> Re
     }
     for (side, ratios) in sides.iter().zip(&ratios).skip(1) {
         // Only the floor's smallest ratio counts.
-        if side.constant {
+        if side.is_constant() {
             if let Some(cpu) = ratios.cpu.iter().flatten().copied().reduce(f64::min) {
                 report.ratio("floor_cpu_over_redis_min", cpu);
             }
@@ -276,15 +255,8 @@ fn losses(ratios: &[(&str, f64)]) -> String {
 }
 
 fn measure_cell(plan: &Plan, sides: &[&Side], cell: &Cell, timing: Loop) -> Result<CellResult> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let schedule = Schedule {
-        connections: cell.connections,
-        pipeline: cell.pipeline,
-        threads: cores.min(2),
-        timing,
-        warm_up: plan.warm_up,
-        window: plan.window,
-    };
+    let schedule =
+        Schedule { timing, ..Schedule::closed(cell.connections, cell.pipeline, plan.warm_up, plan.window) };
     let load = |round: usize| Load {
         schedule,
         keys: plan.keys,
@@ -318,7 +290,7 @@ mod tests {
         let options = Options::new(Mode::Quick);
         let side = |name| {
             let server = Server::redis(&options).unwrap();
-            Side { name, server, client_programs: None, constant: false }
+            Side { name, server, client_programs: None }
         };
         let cell =
             |connections, pipeline, value_len| Cell { connections, pipeline, value_len, set_percent: 50 };

@@ -19,7 +19,7 @@ use super::calls::{Dialect, Votes};
 use super::tables::{Ballots, contestants, rows};
 use super::tally::{Stored, Tally};
 use crate::bpf::ProgramType;
-use crate::net::load::{Loop, Schedule};
+use crate::net::load::Schedule;
 use crate::net::measure::{Measured, calibrate_traffic, fill_row, measure_traffic};
 use crate::net::server::Server;
 use crate::sample::{Samples, interleave, samples};
@@ -275,19 +275,11 @@ pub(super) fn compare(
     report: &mut Report,
     mut progress: impl FnMut(&str),
 ) -> Result<()> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut ratios: Vec<Ratios> = sides.iter().map(|_| Ratios::default()).collect();
     let mut seed = 0;
     for cell in &plan.cells {
         progress(&format!("{} connections, pipeline {}", cell.connections, cell.pipeline));
-        let schedule = Schedule {
-            connections: cell.connections,
-            pipeline: cell.pipeline,
-            threads: cores.min(2),
-            timing: Loop::Closed,
-            warm_up: plan.warm_up,
-            window: plan.window,
-        };
+        let schedule = Schedule::closed(cell.connections, cell.pipeline, plan.warm_up, plan.window);
         let votes = |side: &Side, seed: u64| {
             let dialect = side.dialect;
             move |thread: usize| Votes::new(dialect, Ballots::new(seed + thread as u64))

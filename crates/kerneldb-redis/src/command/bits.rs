@@ -1,18 +1,15 @@
-//! Commands on the bits of a value. Bit 0 is the highest bit of the first byte. Bits behind the end of a value are 0.
+//! Commands on single bits and on all bits of a value. Bit 0 is the highest bit of the first byte. Bits behind the end of a value are 0.
 
 use super::exec::{Ctx, Run, STRING_TOO_LONG, SYNTAX, integer, is, same_expiry};
 use super::operators::Operators;
 use super::services::Services;
 use super::spec::Cmd;
+use crate::limits::BULK_BYTES_MAX;
 use crate::resp::Args;
 use bedplate_kerneldb::{SetOptions, VALUE_MAX};
 
 const BAD_OFFSET: &str = "ERR bit offset is not an integer or out of range";
 const BAD_BIT: &str = "ERR bit is not an integer or out of range";
-const BAD_TYPE: &str =
-    "ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is.";
-/// Bits of the longest value in Redis, which is also the limit on offsets here.
-const OFFSET_LIMIT_BITS: u64 = 8 * (512 << 20);
 
 pub(super) fn run<S: Operators, V: Services>(cmd: Cmd, ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
     let key = args.get(1);
@@ -28,39 +25,39 @@ pub(super) fn run<S: Operators, V: Services>(cmd: Cmd, ctx: &mut Ctx<'_, S, V>, 
             let bit = integer(args.get(3)).ok().filter(|bit| matches!(bit, 0 | 1)).ok_or(BAD_BIT)?;
             let old = ctx.peek(key)?;
             let options = same_expiry(old.as_ref());
-            let old = old.map(|v| v.data).unwrap_or_default();
-            let mut value = old.clone();
+            let mut value = old.map(|v| v.data).unwrap_or_default();
+            let (old_bit, old_len) = (field(&value, offset, 1), value.len());
             grow(&mut value, offset + 1)?;
-            set_field(&mut value, offset, 1, bit as u64);
-            if value != old {
+            if old_bit != bit as u64 || old_len != value.len() {
+                set_field(&mut value, offset, 1, bit as u64);
                 ctx.set(key, &value, options)?;
             }
-            let old_bit = field(&old, offset, 1);
             ctx.out.integer(old_bit as i64);
             Ok(())
         }
         Cmd::Bitcount => count(ctx, args),
         Cmd::Bitpos => position(ctx, args),
-        Cmd::Bitop => combine(ctx, args),
-        _ => fields(ctx, args, cmd == Cmd::BitfieldRo),
+        _ => combine(ctx, args),
     }
 }
 
-/// An offset in bits. For fields of a width, `#3` is the offset of the fourth field.
-fn offset(text: &[u8], width: Option<u32>) -> Run<u64> {
+/// An offset in bits, in a value of at most [`BULK_BYTES_MAX`] bytes as in Redis. For fields of a width, `#3` is the offset of the
+/// fourth field.
+pub(super) fn offset(text: &[u8], width: Option<u32>) -> Run<u64> {
     let offset = match (width, text.strip_prefix(b"#")) {
         (Some(width), Some(number)) => {
             integer(number).ok().and_then(|number| number.checked_mul(i64::from(width)))
         }
         _ => integer(text).ok(),
     };
-    let offset =
-        offset.and_then(|offset| u64::try_from(offset).ok()).filter(|offset| *offset < OFFSET_LIMIT_BITS);
+    let offset = offset
+        .and_then(|offset| u64::try_from(offset).ok())
+        .filter(|offset| *offset < 8 * BULK_BYTES_MAX as u64);
     offset.ok_or_else(|| BAD_OFFSET.into())
 }
 
 /// Extends a value with zeros to at least `bits` bits.
-fn grow(value: &mut Vec<u8>, bits: u64) -> Run {
+pub(super) fn grow(value: &mut Vec<u8>, bits: u64) -> Run {
     let bytes = bits.div_ceil(8) as usize;
     if bytes > VALUE_MAX {
         return Err(STRING_TOO_LONG.into());
@@ -70,7 +67,7 @@ fn grow(value: &mut Vec<u8>, bits: u64) -> Run {
 }
 
 /// The `width` bits at an offset, at most 64, as a number without a sign.
-fn field(value: &[u8], offset: u64, width: u32) -> u64 {
+pub(super) fn field(value: &[u8], offset: u64, width: u32) -> u64 {
     (offset..offset + u64::from(width)).fold(0, |bits, at| {
         let byte = value.get((at / 8) as usize).copied().unwrap_or(0);
         bits << 1 | u64::from(byte >> (7 - at % 8) & 1)
@@ -78,7 +75,7 @@ fn field(value: &[u8], offset: u64, width: u32) -> u64 {
 }
 
 /// Overwrites the `width` bits at an offset, at most 64, with the lowest bits of a number. The value is long enough.
-fn set_field(value: &mut [u8], offset: u64, width: u32, bits: u64) {
+pub(super) fn set_field(value: &mut [u8], offset: u64, width: u32, bits: u64) {
     for i in 0..u64::from(width) {
         let at = offset + i;
         let mask = 0x80 >> (at % 8);
@@ -233,146 +230,5 @@ fn combine<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -
         ctx.set(target, &result, SetOptions::default())?;
     }
     ctx.out.integer(bytes as i64);
-    Ok(())
-}
-
-/// The behaviour of a write of BITFIELD whose number does not fit into its field.
-#[derive(Clone, Copy, PartialEq)]
-enum Overflow {
-    Wrap,
-    Saturate,
-    Fail,
-}
-
-#[derive(Clone, Copy)]
-enum Operation {
-    Get,
-    Set(i64),
-    Add(i64),
-}
-
-/// A part of BITFIELD: an operation on a field of `width` bits.
-#[derive(Clone, Copy)]
-struct Part {
-    operation: Operation,
-    signed: bool,
-    width: u32,
-    offset: u64,
-    overflow: Overflow,
-}
-
-impl Part {
-    /// Parses all parts, which begin with argument 2.
-    fn parse_all(args: Args<'_>) -> Run<Vec<Part>> {
-        let (mut parts, mut overflow) = (Vec::new(), Overflow::Wrap);
-        let mut i = 2;
-        while i < args.len() {
-            let (name, rest) = (args.get(i), args.len() - i - 1);
-            if is(name, "overflow") && rest >= 1 {
-                overflow = match args.get(i + 1) {
-                    kind if is(kind, "wrap") => Overflow::Wrap,
-                    kind if is(kind, "sat") => Overflow::Saturate,
-                    kind if is(kind, "fail") => Overflow::Fail,
-                    _ => return Err("ERR Invalid OVERFLOW type specified".into()),
-                };
-                i += 2;
-                continue;
-            }
-            let writes = is(name, "set") || is(name, "incrby");
-            if !(is(name, "get") && rest >= 2 || writes && rest >= 3) {
-                return Err(SYNTAX.into());
-            }
-            let (signed, width) = field_type(args.get(i + 1))?;
-            let offset = offset(args.get(i + 2), Some(width))?;
-            let operation = match writes.then(|| integer(args.get(i + 3))).transpose()? {
-                None => Operation::Get,
-                Some(number) if is(name, "set") => Operation::Set(number),
-                Some(number) => Operation::Add(number),
-            };
-            parts.push(Part { operation, signed, width, offset, overflow });
-            i += if writes { 4 } else { 3 };
-        }
-        Ok(parts)
-    }
-
-    /// Executes it: the number that is the reply, or `None` if it has failed.
-    fn execute(&self, value: &mut [u8]) -> Option<i64> {
-        let old = self.number(field(value, self.offset, self.width));
-        let wanted = match self.operation {
-            Operation::Get => return Some(old as i64),
-            // A field without a sign takes the number as one of 64 bits.
-            Operation::Set(number) if !self.signed => i128::from(number as u64),
-            Operation::Set(number) => i128::from(number),
-            Operation::Add(number) => old + i128::from(number),
-        };
-        let new = self.fit(wanted)?;
-        set_field(value, self.offset, self.width, new as u64);
-        Some(if matches!(self.operation, Operation::Set(_)) { old } else { new } as i64)
-    }
-
-    /// The number whose lowest bits these are.
-    fn number(&self, bits: u64) -> i128 {
-        let spare = 64 - self.width;
-        if self.signed {
-            i128::from((bits << spare) as i64 >> spare)
-        } else {
-            i128::from(bits << spare >> spare)
-        }
-    }
-
-    /// The number that is stored for a wanted one.
-    fn fit(&self, wanted: i128) -> Option<i128> {
-        let (least, most) = match self.signed {
-            true => (-(1i128 << (self.width - 1)), (1i128 << (self.width - 1)) - 1),
-            false => (0, (1i128 << self.width) - 1),
-        };
-        if (least..=most).contains(&wanted) {
-            return Some(wanted);
-        }
-        match self.overflow {
-            Overflow::Wrap => Some(self.number(wanted as u64)),
-            Overflow::Saturate => Some(wanted.clamp(least, most)),
-            Overflow::Fail => None,
-        }
-    }
-}
-
-/// Whether a type of fields has a sign, and its width in bits.
-fn field_type(text: &[u8]) -> Run<(bool, u32)> {
-    let (signed, widest) = match text.first() {
-        Some(b'i') => (true, 64),
-        Some(b'u') => (false, 63),
-        _ => return Err(BAD_TYPE.into()),
-    };
-    let width = integer(&text[1..]).ok().filter(|width| (1..=widest).contains(width));
-    width.map(|width| (signed, width as u32)).ok_or_else(|| BAD_TYPE.into())
-}
-
-fn fields<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>, read_only: bool) -> Run {
-    let key = args.get(1);
-    let parts = Part::parse_all(args)?;
-    let ends = parts.iter().filter(|part| !matches!(part.operation, Operation::Get));
-    let end = ends.map(|part| part.offset + u64::from(part.width)).max();
-    let old = if end.is_some() { ctx.peek(key)? } else { ctx.get(key)? };
-    let options = same_expiry(old.as_ref());
-    let old = old.map(|v| v.data).unwrap_or_default();
-    let mut value = old.clone();
-    if let Some(end) = end {
-        if read_only {
-            return Err("ERR BITFIELD_RO only supports the GET subcommand".into());
-        }
-        grow(&mut value, end)?;
-    }
-    let numbers: Vec<_> = parts.iter().map(|part| part.execute(&mut value)).collect();
-    if value != old {
-        ctx.set(key, &value, options)?;
-    }
-    ctx.out.array(numbers.len());
-    for number in numbers {
-        match number {
-            Some(number) => ctx.out.integer(number),
-            None => ctx.out.null(),
-        }
-    }
     Ok(())
 }

@@ -258,9 +258,8 @@ pub(super) fn access(cmd: Cmd, args: Args<'_>) -> Access {
 pub(super) fn data<S: Operators, V: Services>(cmd: Cmd, ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
     use Cmd::*;
     match cmd {
-        Getbit | Setbit | Bitcount | Bitpos | Bitop | Bitfield | BitfieldRo => {
-            super::bits::run(cmd, ctx, args)
-        }
+        Getbit | Setbit | Bitcount | Bitpos | Bitop => super::bits::run(cmd, ctx, args),
+        Bitfield | BitfieldRo => super::bitfield::run(cmd, ctx, args),
         Incr | Decr | Incrby | Decrby | Incrbyfloat => super::counter::run(cmd, ctx, args),
         Expire | Pexpire | Expireat | Pexpireat | Ttl | Pttl | Expiretime | Pexpiretime | Persist => {
             super::expire::run(cmd, ctx, args)

@@ -13,6 +13,7 @@
 //! one database. A transaction reads with locks, or writes, at most 128 keys.
 
 mod admin;
+mod bitfield;
 mod bits;
 mod calls;
 mod carried;

@@ -50,6 +50,16 @@ fn read_reply(reader: &mut impl BufRead) -> Vec<u8> {
     reply
 }
 
+/// Whether two replies to a command are the same. Times to live may differ a little.
+pub fn agree(name: &str, ours: &[u8], theirs: &[u8]) -> bool {
+    let number = |reply: &[u8]| std::str::from_utf8(&reply[1..]).unwrap().trim_end().parse::<i64>().ok();
+    match (name, number(ours), number(theirs)) {
+        ("TTL", Some(a @ 1..), Some(b @ 1..)) => (a - b).abs() < 60,
+        ("PTTL", Some(a @ 1..), Some(b @ 1..)) => (a - b).abs() < 60_000,
+        _ => ours == theirs,
+    }
+}
+
 pub struct Client {
     pub socket: TcpStream,
 }

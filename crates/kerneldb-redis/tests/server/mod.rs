@@ -3,7 +3,6 @@
 
 pub mod client;
 pub mod model;
-pub mod redis;
 pub mod traffic;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,7 +13,7 @@ use bedplate_kerneldb::checkpoint::CheckpointConfig;
 use bedplate_kerneldb::testing::SimulatedDisk;
 use bedplate_kerneldb::{Config, Database, Store, StoreConfig};
 use bedplate_kerneldb_redis::server::{Batching, Server, ServerConfig, ServerHandle};
-pub use client::{Client, bulk, request, words};
+pub use client::{Client, agree, bulk, request, words};
 
 use crate::common::has_cgroup2;
 
@@ -71,6 +70,14 @@ pub fn ways() -> Vec<ServerConfig> {
         ways.push(ServerConfig { local_fast_path: true, ..config() });
     }
     ways
+}
+
+/// A server with a database of three partitions.
+pub fn start_with_partitions(config: ServerConfig) -> Running {
+    start_with(
+        Config { partitions: 3, memory_bytes: 96 << 20, max_sessions: 256, ..Config::default() },
+        config,
+    )
 }
 
 pub fn start(config: ServerConfig) -> Running {

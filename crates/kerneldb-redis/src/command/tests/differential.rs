@@ -3,7 +3,9 @@
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use super::redis::{Redis, RedisClient, reply_len};
+use bedplate_suite_support::redis::Redis;
+
+use super::redis::{RedisClient, reply_len};
 use super::{Client, encode};
 use crate::command::tests::model::Model;
 use crate::command::{Operators, Services, Startup};
@@ -279,7 +281,7 @@ fn check(
 /// All properties, with two clients each.
 pub(super) fn check_all<T: Side>(cases: u32, mut client: impl FnMut() -> T) {
     let Some(redis) = Redis::start() else { return };
-    let mut theirs = [redis.connect(), redis.connect()];
+    let mut theirs = [RedisClient::connect(redis.addr()), RedisClient::connect(redis.addr())];
     let mut ours = [client(), client()];
     let alone = || Just(Sending::Alone);
     let stream = prop::collection::vec(any::<prop::sample::Index>(), 0..12).prop_map(Sending::Stream);

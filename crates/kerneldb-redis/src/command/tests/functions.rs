@@ -3,7 +3,9 @@
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-use super::redis::Redis;
+use bedplate_suite_support::redis::Redis;
+
+use super::redis::RedisClient;
 use super::scripts::ask;
 use super::{Client, encode, one};
 use crate::limits::{FUNCTION_BYTES_MAX, FUNCTION_LIBRARIES_MAX, FUNCTIONS_MAX, SCRIPT_MEMORY_BYTES_MAX};
@@ -183,7 +185,7 @@ fn call(client: &mut Client, function: &str) -> String {
 #[test]
 fn functions_reply_as_in_redis() {
     let Some(server) = Redis::start() else { return };
-    let mut redis = server.connect();
+    let mut redis = RedisClient::connect(server.addr());
     let mut ours = one();
     let mut wrong = String::new();
     let mut requests: Vec<(String, Vec<u8>)> = Vec::new();
@@ -222,7 +224,7 @@ fn payload(reply: &[u8]) -> Vec<u8> {
 #[test]
 fn dumps_are_those_of_redis() {
     let Some(server) = Redis::start() else { return };
-    let mut redis = server.connect();
+    let mut redis = RedisClient::connect(server.addr());
     let mut ours = one();
     let numbers: String = (0..2000).map(|i| format!("{i},")).collect();
     let codes = [

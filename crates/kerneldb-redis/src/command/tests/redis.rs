@@ -1,44 +1,8 @@
-//! A real Redis for comparison.
+//! A client of a real Redis, or of any server.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
-
-/// A redis-server without persistence on a free port; killed when dropped.
-pub struct Redis {
-    child: Child,
-    port: u16,
-    _dir: tempfile::TempDir,
-}
-
-impl Redis {
-    /// `None`, with a message, if there is no redis-server of version 7 here.
-    pub fn start() -> Option<Redis> {
-        let version = Command::new("redis-server").arg("--version").output();
-        let version = version.map(|v| String::from_utf8_lossy(&v.stdout).into_owned()).unwrap_or_default();
-        if !version.contains("v=7.0.") {
-            eprintln!("skipped: redis-server 7.0 is not installed (found {version:?})");
-            return None;
-        }
-        let dir = tempfile::tempdir().unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let child = Command::new("redis-server")
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-            .arg("--dir")
-            .arg(dir.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        Some(Redis { child, port, _dir: dir })
-    }
-
-    pub fn connect(&self) -> RedisClient {
-        RedisClient::connect(([127, 0, 0, 1], self.port).into())
-    }
-}
 
 impl RedisClient {
     /// Connects to any server, which may still be starting.
@@ -55,13 +19,6 @@ impl RedisClient {
                 Err(_) => std::thread::sleep(Duration::from_millis(20)),
             }
         }
-    }
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -1,6 +1,8 @@
 //! Tests texts of replies: sends the same list of commands to a real Redis and to this crate, and commands that Redis lacks.
 
-use super::redis::Redis;
+use bedplate_suite_support::redis::Redis;
+
+use super::redis::RedisClient;
 use super::{Client, encode, one};
 use crate::command::Startup;
 use crate::command::tests::model::Model;
@@ -315,7 +317,7 @@ fn normalize(line: &str, reply: &[u8]) -> String {
 #[test]
 fn texts_are_those_of_redis() {
     let Some(server) = Redis::start() else { return };
-    let mut redis = server.connect();
+    let mut redis = RedisClient::connect(server.addr());
     let mut ours = one();
     let mut wrong = Vec::new();
     for line in SAME.lines().filter(|l| !l.is_empty()) {
@@ -352,7 +354,7 @@ fn protocol_errors_are_those_of_redis() {
         b"get \"a\r\n",
         b"PING\r\n*1\r\n$4\r\nPING\r\n*1\r\n:1\r\n",
     ] {
-        let mut redis = server.connect();
+        let mut redis = RedisClient::connect(server.addr());
         let mut expected = redis.call(input);
         expected.extend(redis.rest());
         let mut ours = one();
@@ -365,7 +367,7 @@ fn protocol_errors_are_those_of_redis() {
 #[test]
 fn the_table_is_that_of_redis() {
     let Some(server) = Redis::start() else { return };
-    let mut redis = server.connect();
+    let mut redis = RedisClient::connect(server.addr());
     let mut compared = 0;
     for spec in crate::command::table::COMMANDS {
         let request = encode(&["COMMAND", "INFO", spec.name]);

@@ -5,7 +5,9 @@ use std::fmt::Write;
 use proptest::prelude::*;
 
 use super::one;
-use super::redis::Redis;
+use bedplate_suite_support::redis::Redis;
+
+use super::redis::RedisClient;
 use super::scripts::{ask, eval, timed};
 use crate::limits::{SCRIPT_JSON_ENCODE_DEPTH_MAX, SCRIPT_MSGPACK_DEPTH_MAX, SCRIPT_RESULTS_MAX};
 
@@ -206,7 +208,7 @@ const SAME: &[&str] = &[
 #[test]
 fn libraries_do_what_they_do_in_redis() {
     let Some(server) = Redis::start() else { return };
-    let mut redis = server.connect();
+    let mut redis = RedisClient::connect(server.addr());
     let mut ours = one();
     let mut wrong = String::new();
     for script in SAME {
@@ -224,7 +226,7 @@ fn libraries_do_what_they_do_in_redis() {
 #[test]
 fn any_bytes_are_unpacked_as_in_redis() {
     let Some(server) = Redis::start() else { return };
-    let connected = std::cell::RefCell::new((server.connect(), one()));
+    let connected = std::cell::RefCell::new((RedisClient::connect(server.addr()), one()));
     let byte = || {
         prop_oneof![
             2 => 0..8u8, 2 => 0x80..0xA4u8, 3 => 0xC0..=0xDFu8, 1 => any::<u8>(),

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
-use super::redis::Redis;
+use bedplate_suite_support::redis::Redis;
+
+use super::redis::RedisClient;
 use super::{Client, encode, one};
 use crate::limits::{
     SCRIPT_DECODE_BYTES_MAX, SCRIPT_MEMORY_BYTES_MAX, SCRIPT_PATTERN_BYTES_MAX, SCRIPT_REPLY_BYTES_MAX,
@@ -227,7 +229,7 @@ pub(super) fn ask(client: &mut Client, request: &[u8]) -> String {
 #[test]
 fn scripts_reply_as_in_redis() {
     let Some(server) = Redis::start() else { return };
-    let mut redis = server.connect();
+    let mut redis = RedisClient::connect(server.addr());
     let mut ours = one();
     let mut wrong = String::new();
     let scripts = SAME.iter().map(|script| (*script, eval(script, &["a", "b"], &["1", "x y"])));
@@ -286,7 +288,7 @@ fn random_scripts_do_what_they_do_in_redis() {
     let Some(server) = Redis::start() else { return };
     let scripts = prop::collection::vec(statement(), 1..8);
     let cases = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) };
-    let connected = std::cell::RefCell::new((server.connect(), one()));
+    let connected = std::cell::RefCell::new((RedisClient::connect(server.addr()), one()));
     proptest!(cases, |(statements in scripts)| {
         let (redis, ours) = &mut *connected.borrow_mut();
         let script = format!("local r = {{}}\n{}\nreturn r", statements.join("\n"));

@@ -77,15 +77,13 @@ __noinline int write_prepare(struct kdb_io *io, struct kdb_write *w, int delete,
 	return write_block(io, w, expiry);
 }
 
-/* The expiry that the new value has with KDB_IO_KEEP_TTL, given the version that it replaces. Not inlined, because the callers need the
- * stack. */
+/* The expiry that the new value has with KDB_IO_KEEP_TTL, given the version that it replaces. Not inlined, because the
+ * callers need the stack. */
 __noinline __u64 old_expiry(__u32 flags, __u32 block, __u32 len)
 {
 	struct kdb_state *state = kdb_state();
 
 	USE_ARENA();
-	/* With this condition, the old version was live a moment ago. If the clock were read again, it could have lost its expiry, and the
-	 * new one would live for ever. */
 	if (!(flags & KDB_IO_IF_PRESENT) && !(state && is_live(state, block, len)))
 		return 0;
 	return block_expiry(block, len);

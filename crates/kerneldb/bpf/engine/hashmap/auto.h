@@ -46,14 +46,12 @@ static __always_inline int check_condition(struct kdb_state *state, struct kdb_i
 	return KDB_OK;
 }
 
-/* The expiry that the new value has with KDB_IO_KEEP_TTL, given the version that it replaces. Not inlined, because the verifier would look
- * at the callers several times. */
+/* The expiry that the new value has with KDB_IO_KEEP_TTL, given the version that it replaces. Not inlined, because the
+ * verifier would look at the callers several times. */
 __noinline __u64 hm_kept_expiry(__u32 flags, __u64 vid, __u64 expire_ms)
 {
 	struct kdb_state *state = kdb_state();
 
-	/* With this condition, the old version was live a moment ago. If the clock were read again, it could have lost its expiry, and the
-	 * new one would live for ever. */
 	if (flags & KDB_IO_IF_PRESENT)
 		return expire_ms;
 	return state && hm_is_live(state, vid, expire_ms) ? expire_ms : 0;

@@ -138,7 +138,9 @@ struct kdb_io {
 };
 #define KDB_IO_IF_ABSENT 1u       /* SET only if the key does not exist (else KDB_MISMATCH) */
 #define KDB_IO_IF_PRESENT 2u      /* SET only if the key exists (else KDB_NOT_FOUND) */
-#define KDB_IO_KEEP_TTL 4u        /* SET keeps the expiry the key has */
+/* SET keeps the expiry that the key has. With KDB_IO_IF_PRESENT the key was live when that was tested, and its expiry
+ * is kept even if it has passed since. Otherwise the new value would live for ever. */
+#define KDB_IO_KEEP_TTL 4u
 #define KDB_IO_IF_EQUAL 16u        /* compare-and-set: SET only if the value equals `expect` */
 #define KDB_IO_HASHED 32u         /* `hash` is an input (arena engine) */
 #define KDB_IO_IF_EXPIRED 64u     /* auto-commit DELETE only if the newest version is expired (else KDB_MISMATCH) */
