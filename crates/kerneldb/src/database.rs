@@ -11,12 +11,14 @@ use std::{
 };
 
 use crate::{
-    Application, Error, ExpiryStats, HandlerInfo, HandlerTarget, LogReader, LogTxn, ProcedureInfo, Replayer,
-    Result, Session, Snapshot, SuspendedHandler, Timeouts, Trace, Verified,
+    Application, Error, EvictionPolicy, EvictionStats, ExpiryStats, HandlerInfo, HandlerTarget, LogReader,
+    LogTxn, ProcedureInfo, Replayer, Result, Session, Snapshot, SuspendedHandler, Timeouts, Trace, Verified,
     attach::{self, Attachment, LoadedObject},
     config::Config,
     engine::{DumpMethod, Engine, HeapStats},
+    eviction::Evictor,
     expirer::Expirer,
+    limits::USAGE_FACTOR_MAX,
     session::{self, TraceProgram},
     stats::Stats,
 };
@@ -31,6 +33,7 @@ pub struct Database {
     stop: Arc<AtomicBool>,
     housekeeper: Option<JoinHandle<()>>,
     expirer: Option<Expirer>,
+    evictor: Option<Evictor>,
     /// The program that runs traces, once a caller has asked for one.
     traces: Mutex<Option<Arc<TraceProgram>>>,
 }
@@ -59,7 +62,15 @@ impl Database {
                 .map_err(|e| Error::io("cannot start the background thread", e))?
         };
         let expirer = Some(Expirer::start(engine.clone())?);
-        Ok(Database { engine, stop, housekeeper: Some(housekeeper), expirer, traces: Mutex::default() })
+        let evictor = Some(Evictor::start(engine.clone())?);
+        Ok(Database {
+            engine,
+            stop,
+            housekeeper: Some(housekeeper),
+            expirer,
+            evictor,
+            traces: Mutex::default(),
+        })
     }
 
     /// Opens a session.
@@ -254,6 +265,51 @@ impl Database {
         self.engine.expiry.stats()
     }
 
+    /// Sets which keys are deleted when memory becomes short. Without a policy, which is the default, writes then fail.
+    ///
+    /// With a policy, keys are deleted as soon as less than a twelfth of a partition's memory is free. Each deletion is a
+    /// transaction of its own, and is logged. Keys that an open transaction has locked stay. The least recently and the
+    /// least frequently used keys are found approximately.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] if the storage engine does not keep what the policy needs to know: the hash-map engine evicts at
+    /// random or by expiry only.
+    pub fn set_eviction(&self, policy: EvictionPolicy) -> Result<()> {
+        self.engine.set_eviction(policy)
+    }
+
+    /// The policy of eviction.
+    pub fn eviction(&self) -> EvictionPolicy {
+        self.engine.eviction.policy()
+    }
+
+    /// Sets how the policies by frequency count accesses. An access of a key with a count of 5 + n is counted with the probability
+    /// 1 / (n * `factor` + 1), so with a factor of 10 (the default) the highest count, 255, stands for a million accesses. Every
+    /// `decay_minutes` (1 by default; 0 = never) the counts decrease by 1.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] if the factor exceeds [`USAGE_FACTOR_MAX`].
+    pub fn set_usage_factor(&self, factor: u32, decay_minutes: u32) -> Result<()> {
+        if factor > USAGE_FACTOR_MAX {
+            return Err(Error::Config(format!("the factor of the usage must be 0 to {USAGE_FACTOR_MAX}")));
+        }
+        self.engine.set_usage_factor(factor, decay_minutes);
+        Ok(())
+    }
+
+    /// The factor and the minutes of [`Database::set_usage_factor`].
+    pub fn usage_factor(&self) -> (u32, u32) {
+        let eviction = &self.engine.eviction;
+        (eviction.usage_factor.load(Ordering::Relaxed), eviction.decay_minutes.load(Ordering::Relaxed))
+    }
+
+    /// Figures of eviction.
+    pub fn eviction_stats(&self) -> EvictionStats {
+        self.engine.eviction.stats()
+    }
+
     /// Number of keys, including expired ones that were not deleted yet.
     pub fn len(&self) -> u64 {
         self.engine.stats().keys
@@ -367,6 +423,7 @@ impl Database {
 
 impl Drop for Database {
     fn drop(&mut self) {
+        self.evictor = None;
         self.expirer = None;
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.housekeeper.take() {

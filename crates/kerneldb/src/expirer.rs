@@ -18,11 +18,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::time::{ClockId, clock_gettime};
-
 use crate::{
     Error, Result, Session, Written,
-    engine::{Engine, ExpiryCursor, Look, Seen, unix_ms},
+    engine::{Engine, ExpiryCursor, Look, Seen, thread_time, unix_ms},
 };
 
 /// The processor time is bounded in each period of this length.
@@ -127,12 +125,6 @@ impl Worker<'_> {
 /// The processor time that one period may take.
 fn time_of_period(effort: u32, stale: bool) -> Duration {
     if stale { RAISED_TIME + RAISED_STEP * effort.saturating_sub(1) } else { BASE_TIME * effort }
-}
-
-/// Processor time of the calling thread.
-fn thread_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// The running thread; dropping it ends it.

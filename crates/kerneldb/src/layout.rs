@@ -11,3 +11,8 @@ pub const MARKER: u64 = KDB_MARKER as u64;
 
 /// [`KDB_ABI`] likewise: the number of the headers.
 pub const ABI: u64 = KDB_ABI as u64;
+
+/// `KDB_SNAPSHOT_SCAN` and `KDB_SNAPSHOT_REVOKED`, which bindgen does not evaluate.
+pub const SNAPSHOT_SCAN: u64 = 1 << 62;
+/// See [`SNAPSHOT_SCAN`].
+pub const SNAPSHOT_REVOKED: u64 = 1 << 63;

@@ -15,6 +15,7 @@ mod database;
 mod durability;
 mod engine;
 mod error;
+mod eviction;
 mod expirer;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
@@ -39,10 +40,11 @@ pub use durability::{
     Image, RebuildError, Store, StoreConfig, available_memory, checkpoint, recovery, replace_file, store, wal,
 };
 pub use engine::{
-    Direction, DumpMethod, ExpiryStats, HandlerCounts, HandlerKind, HandlerTarget, HeapStats, LogReader,
-    Snapshot, SnapshotItem, SuspendedHandler, Verified,
+    Direction, DumpMethod, EvictionPolicy, EvictionStats, ExpiryStats, HandlerCounts, HandlerKind,
+    HandlerTarget, HeapStats, LogReader, Snapshot, SnapshotItem, SuspendedHandler, Verified,
 };
 pub use error::{Error, Result};
+pub use eviction::KeyUsage;
 pub use limits::{KEY_MAX, TRACE_OPS, TX_KEYS_MAX, VALUE_MAX};
 pub use session::{
     ACCOUNTS, Application, FoundProcedure, HandlerInfo, Procedure, ProcedureInfo, Replayer, Reply, Session,

@@ -111,6 +111,19 @@ pub(crate) const BYTES_PER_BUCKET: u64 = 512;
 pub(crate) const SCARCE_SLABS_SHARE: u64 = 16;
 /// Number of times that a write which finds no memory reclaims some and tries again, before it fails.
 pub(crate) const RECLAIM_ATTEMPTS: u32 = 3;
+/// The background thread takes at most one part in this many of its time for the search for scarce memory.
+pub(crate) const RECLAIM_TIME_SHARE: u32 = 10;
+/// Attempts of a write that finds no memory, after which no more keys are evicted for it.
+pub(crate) const EVICTION_ATTEMPTS: u32 = 16;
+/// A write that finds no memory waits at most this long for keys to be evicted.
+pub(crate) const EVICTION_WAIT: Duration = Duration::from_millis(250);
+/// With a policy of eviction, keys are evicted when less than this share of a partition is free. It is more than
+/// [`SCARCE_SLABS_SHARE`] leaves free, so the values of sparse slabs have room to move together.
+pub(crate) const EVICTION_FREE_SHARE: u64 = 12;
+/// Highest factor of the usage of keys ([`crate::Database::set_usage_factor`]); a higher one is [`crate::Error::Config`].
+pub const USAGE_FACTOR_MAX: u32 = 1_000_000;
+/// The factor unless one is set.
+pub(crate) const USAGE_FACTOR_DEFAULT: u32 = 10;
 /// Slabs of a partition that are being emptied at once. Further slabs wait for their turn.
 pub(crate) const MAX_EVACUATING_SLABS: usize = 256;
 

@@ -44,6 +44,8 @@ void kdb_model_retry(void);
 		struct kdb_state *: kdb_model_state)(*(key)))
 #define bpf_get_smp_processor_id() kdb_model_cpu()
 #define bpf_ktime_get_ns() kdb_model_time_ns()
+/* Only eviction draws numbers, and which ones does not matter for the protocols. */
+#define bpf_get_prandom_u32() 0u
 #define bpf_local_irq_save(flags) ((void)(flags), kdb_model_irq_save())
 #define bpf_local_irq_restore(flags) ((void)(flags), kdb_model_irq_restore())
 

@@ -11,7 +11,10 @@ use crate::{
     Config, Result, Timeouts,
     bpf::{ArrayMapping, LoadedObject},
     hash::{self, HashKey},
-    layout::{KDB_MARKER_SEQ_BITS, KDB_MAX_CPUS, KDB_SNAPSHOTS, MARKER, kdb_cpu_stats, kdb_ctx, kdb_state},
+    layout::{
+        KDB_MARKER_SEQ_BITS, KDB_MAX_CPUS, KDB_SNAPSHOTS, MARKER, SNAPSHOT_REVOKED, SNAPSHOT_SCAN,
+        kdb_cpu_stats, kdb_ctx, kdb_state,
+    },
     random,
     stats::Stats,
 };
@@ -166,6 +169,18 @@ impl Control {
         let monotonic = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let monotonic = monotonic.tv_sec as u64 * 1000 + monotonic.tv_nsec as u64 / 1_000_000;
         self.state().clock_offset_ms.store(unix_ms().wrapping_sub(monotonic), Ordering::Relaxed);
+    }
+
+    /// Timestamp of the oldest registered snapshot that still needs its versions; 0 while one is being registered.
+    pub(crate) fn oldest_snapshot(&self) -> Option<u64> {
+        let state = self.state();
+        let high = (state.snapshot_high.load(Ordering::Acquire) as usize).min(state.snapshots.len());
+        let needed = state.snapshots[..high].iter().filter_map(|slot| match slot.load(Ordering::Acquire) {
+            0 => None,
+            slot if slot & SNAPSHOT_REVOKED != 0 => None,
+            slot => Some((slot & !SNAPSHOT_SCAN).saturating_sub(2)),
+        });
+        needed.min()
     }
 
     /// Number of keys that have an expiry.

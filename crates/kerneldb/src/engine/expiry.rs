@@ -12,24 +12,33 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use rustix::time::{ClockId, clock_gettime};
+
 use crate::{Config, Error, Result, limits::EXPIRE_EFFORT_MAX};
 
 /// Expired keys in percent of the keys read, up to which the time is not raised at the lowest effort.
 const ACCEPTED_STALE_PERCENT: u64 = 10;
 
-/// Sessions that a database has: those of its users, one for the active expiry, and one for the handlers of each processor.
+/// Sessions that a database has: those of its users, one each for the active expiry and for eviction, and one for the handlers of
+/// each processor.
 pub(crate) fn sessions(config: &Config, cpus: u32) -> u32 {
     handler_sessions(config) + cpus
 }
 
 /// The session of the handlers on the first processor; those of the other processors follow.
 pub(crate) fn handler_sessions(config: &Config) -> u32 {
-    config.max_sessions + 1
+    config.max_sessions + 2
 }
 
 /// Milliseconds since the Unix epoch.
 pub(crate) fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}
+
+/// Processor time of the calling thread.
+pub(crate) fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Figures of the active expiry since the database was created.

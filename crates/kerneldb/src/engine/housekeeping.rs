@@ -10,7 +10,10 @@ use std::{
 };
 
 use super::Engine;
-use crate::{Result, limits::RECLAIM_ATTEMPTS};
+use crate::{
+    Result,
+    limits::{EVICTION_ATTEMPTS, RECLAIM_ATTEMPTS, RECLAIM_TIME_SHARE},
+};
 
 /// Entries that one call of the collector visits.
 const COLLECT_BUDGET: u64 = 4096;
@@ -25,8 +28,8 @@ const UNUSED_PAUSE: Duration = Duration::from_millis(500);
 pub(crate) struct Housekeeping {
     /// By partition: the value of `freed` when there was nothing to reclaim.
     fruitless: HashMap<u32, u64>,
-    /// Time of the last search for scarce memory.
-    reclaimed_at: Option<Instant>,
+    /// Time before which the background thread does not search for scarce memory again.
+    next_reclaim: Option<Instant>,
     /// By partition: time of the last search for unused slabs, and the number of entries removed by then.
     unused: HashMap<u32, (Instant, u64)>,
 }
@@ -45,11 +48,13 @@ impl Housekeeping {
 
     /// Whether a background round should look for memory again.
     fn reclaim_is_due(&mut self) -> bool {
-        let due = self.reclaimed_at.is_none_or(|at| at.elapsed() >= RECLAIM_PAUSE);
-        if due {
-            self.reclaimed_at = Some(Instant::now());
-        }
-        due
+        self.next_reclaim.is_none_or(|at| Instant::now() >= at)
+    }
+
+    /// Notes the end of a search that has begun at `started`. The next one begins after a pause in proportion to its duration.
+    fn note_reclaim(&mut self, started: Instant) {
+        let pause = RECLAIM_PAUSE.max(started.elapsed() * (RECLAIM_TIME_SHARE - 1));
+        self.next_reclaim = Some(Instant::now() + pause);
     }
 }
 
@@ -64,6 +69,23 @@ impl Engine {
     pub(crate) fn grow_beyond(&self, partition: u32, seen: u64, attempt: u32) -> bool {
         self.storage.grow_beyond(partition, seen, attempt)
             || attempt < RECLAIM_ATTEMPTS && self.make_room(partition)
+            || attempt < EVICTION_ATTEMPTS && self.evict_for(partition)
+    }
+
+    /// Has keys evicted for a write that finds no memory; returns whether another attempt makes sense.
+    fn evict_for(&self, partition: u32) -> bool {
+        let evicted = self.eviction.request(partition);
+        if evicted {
+            self.make_room(partition);
+        }
+        evicted
+    }
+
+    /// Frees what deleted keys have left in a partition.
+    pub(crate) fn collect_garbage(&self, partition: u32) -> Result<()> {
+        let _housekeeping = self.lock_housekeeping();
+        while self.collect(partition)? {}
+        Ok(())
     }
 
     /// Forgets that there was nothing to reclaim, because there are new slabs that no search has seen.
@@ -144,7 +166,9 @@ impl Engine {
             }
             more |= self.collect(partition)?;
             if self.storage.is_scarce(partition) && housekeeping.reclaim_is_due() {
+                let started = Instant::now();
                 self.make_room_locked(partition, housekeeping)?;
+                housekeeping.note_reclaim(started);
             } else if housekeeping.unused_is_due(
                 partition,
                 self.counters().entries_collected,

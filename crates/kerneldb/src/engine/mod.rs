@@ -1,16 +1,17 @@
 //! The engine: the loaded programs, the maps that they share, and the storage engine with the data.
 //!
 //! The engine knows neither sessions nor the [`Database`](crate::Database) handle; both are built on it. Its parts know
-//! each other from left to right: `timer`, `log`, `reaper`, `expiry`, `control`, `memory_wait`, `procedures`, `connection_calls`, `visits`,
+//! each other from left to right: `timer`, `log`, `reaper`, `expiry`, `eviction`, `control`, `memory_wait`, `procedures`, `connection_calls`, `visits`,
 //! `handlers`, `storage` (the interface of the storage engines), `merge`, `arena` and `hashmap` (the storage engines), `snapshot`,
 //! `libraries`.
 //!
-//! Locks, in order: the gate of `expiry`, `housekeeping`, `free_sessions`, a partition's growth lock. Only the first
-//! two are held while a program runs.
+//! Locks, in order: the gate of `expiry`, `housekeeping`, `free_sessions`, a partition's growth lock, the requests of `eviction`.
+//! Only the first two are held while a program runs.
 
 mod arena;
 mod connection_calls;
 mod control;
+pub(crate) mod eviction;
 mod expiry;
 mod handlers;
 mod hashmap;
@@ -32,8 +33,10 @@ use std::sync::{
 };
 
 use connection_calls::ConnectionCalls;
+pub(crate) use eviction::{Candidate, EvictionOrder, EvictionSource};
+pub use eviction::{EvictionPolicy, EvictionStats};
 pub use expiry::ExpiryStats;
-pub(crate) use expiry::{ExpiryCursor, Look, Seen, unix_ms};
+pub(crate) use expiry::{ExpiryCursor, Look, Seen, thread_time, unix_ms};
 pub use handlers::{Direction, HandlerCounts, HandlerKind, HandlerTarget, SuspendedHandler};
 pub(crate) use handlers::{HandlerProgram, Handlers, RegisteredHandler, Trigger};
 pub(crate) use libraries::{Library, VerifiedProcedure};
@@ -47,7 +50,7 @@ use crate::{
     Error, Result,
     bpf::{self, ArrayMapping, GracePeriod, LoadedObject, MapFds, Program},
     config::{Config, EngineKind},
-    layout::{kdb_call, kdb_config, kdb_io},
+    layout::{KDB_USAGE_NONE, kdb_call, kdb_config, kdb_io},
     limits::CPUS_MAX,
     stats::Stats,
 };
@@ -55,10 +58,11 @@ use arena::ArenaStore;
 pub use arena::HeapStats;
 pub(crate) use arena::{LoadKey, Loaded, Loader};
 use control::{Control, Secrets, StateView};
+use eviction::Eviction;
 use expiry::{Expiry, handler_sessions, sessions};
 use hashmap::HashStore;
 use housekeeping::Housekeeping;
-use storage::Storage;
+use storage::{Room, Storage};
 use visits::Visits;
 
 /// Maps that every object of a database shares, whatever its storage engine.
@@ -93,6 +97,7 @@ pub(crate) struct Engine {
     grace: GracePeriod,
     log_reader_taken: AtomicBool,
     pub expiry: Expiry,
+    pub eviction: Eviction,
 }
 
 impl Engine {
@@ -128,6 +133,7 @@ impl Engine {
             grace: GracePeriod::new()?,
             log_reader_taken: AtomicBool::new(false),
             expiry: Expiry::new(),
+            eviction: Eviction::new(),
             storage,
             programs: objects.into_iter().map(Programs::of).collect::<Result<_>>()?,
         })
@@ -283,6 +289,50 @@ impl Engine {
     /// A position before the first key, for the active expiry.
     pub(crate) fn expiry_cursor(&self) -> Box<dyn ExpiryCursor + '_> {
         self.storage.expiry_cursor()
+    }
+
+    /// Number of partitions.
+    pub(crate) fn partitions(&self) -> u32 {
+        self.storage.partitions()
+    }
+
+    /// The keys of a partition, for eviction.
+    pub(crate) fn eviction_source(&self, partition: u32) -> Box<dyn EvictionSource + '_> {
+        self.storage.eviction_source(partition)
+    }
+
+    /// The memory of a partition. The search for free memory ends when it has found `enough` bytes.
+    pub(crate) fn room(&self, partition: u32, enough: u64) -> Room {
+        self.storage.room(partition, enough)
+    }
+
+    /// The memory of keys is free that commits up to this timestamp have deleted: neither the log's reader nor a snapshot needs it.
+    pub(crate) fn released_ts(&self) -> u64 {
+        let logged = self.config().wal_ring_bytes > 0 && self.config().engine == EngineKind::Arena;
+        let read = if logged { self.state().drained_ts.load(Ordering::SeqCst) } else { u64::MAX };
+        read.min(self.control.oldest_snapshot().unwrap_or(u64::MAX))
+    }
+
+    /// Sets which keys are evicted when memory becomes short.
+    pub(crate) fn set_eviction(&self, policy: EvictionPolicy) -> Result<()> {
+        let kind = policy.usage_kind();
+        if kind != KDB_USAGE_NONE && !self.storage.keeps_usage() {
+            return Err(Error::Config(format!(
+                "the hash-map engine does not know how often keys are used, so it cannot evict by {}; choose a policy \
+                 at random, volatile-ttl, or noeviction",
+                policy.name()
+            )));
+        }
+        self.storage.set_usage_kind(kind, self.eviction.usage_factor.load(Ordering::Relaxed));
+        self.eviction.set_policy(policy);
+        Ok(())
+    }
+
+    /// Sets how accesses are counted.
+    pub(crate) fn set_usage_factor(&self, factor: u32, decay_minutes: u32) {
+        self.eviction.usage_factor.store(factor, Ordering::Relaxed);
+        self.eviction.decay_minutes.store(decay_minutes, Ordering::Relaxed);
+        self.storage.set_usage_kind(self.eviction.policy().usage_kind(), factor);
     }
 
     /// Registers a snapshot.

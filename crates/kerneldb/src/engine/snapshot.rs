@@ -8,7 +8,7 @@ use super::{
     control::Control,
     storage::{SnapshotItem, Storage},
 };
-use crate::{Error, Result, limits::SNAPSHOTS_MAX};
+use crate::{Error, Result, layout::SNAPSHOT_SCAN, limits::SNAPSHOTS_MAX};
 
 /// A registered snapshot: a consistent view of all commits up to [`Snapshot::timestamp`]. The arena engine reads it
 /// straight from the mapped arenas, without system calls. Writers are not stopped. The versions that the snapshot needs
@@ -80,9 +80,6 @@ impl<'db> Snapshot<'db> {
 fn slot_value(timestamp: u64) -> u64 {
     (timestamp + 2) | SNAPSHOT_SCAN
 }
-
-/// `KDB_SNAPSHOT_SCAN`, which bindgen does not evaluate.
-const SNAPSHOT_SCAN: u64 = 1 << 62;
 
 impl Drop for Snapshot<'_> {
     fn drop(&mut self) {

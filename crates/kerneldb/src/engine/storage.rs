@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::{
     arena::{HeapStats, Loader},
     control::Control,
+    eviction::EvictionSource,
     expiry::ExpiryCursor,
     log::TxnSink,
     memory_wait::MemoryPressure,
@@ -51,6 +52,15 @@ pub enum DumpMethod {
     EntryByEntry,
     /// One system call for about a thousand elements.
     Batched,
+}
+
+/// The memory of a partition.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    /// Bytes that keys and values may take.
+    pub total: u64,
+    /// Bytes that are free. If they are more than the caller asked for, it is a lower bound.
+    pub free: u64,
 }
 
 /// Runs the program that moves values out of a slab, given the slab's number.
@@ -171,6 +181,20 @@ pub(crate) trait Storage: Send + Sync {
     /// A position before the first key, for a pass that looks for expired keys. The results are hints: nothing is
     /// locked and no snapshot is registered, so an entry may change, leave, or serve another key meanwhile.
     fn expiry_cursor(&self) -> Box<dyn ExpiryCursor + '_>;
+
+    /// The keys of a partition, for eviction.
+    fn eviction_source(&self, partition: u32) -> Box<dyn EvictionSource + '_>;
+
+    /// The memory of a partition. The search for free memory ends when it has found `enough` bytes.
+    fn room(&self, partition: u32, enough: u64) -> Room;
+
+    /// Whether the operators keep the usage of keys.
+    fn keeps_usage(&self) -> bool {
+        false
+    }
+
+    /// Sets the usage that the operators keep (`KDB_USAGE_*`), and `kdb_arena.usage_factor`.
+    fn set_usage_kind(&self, _kind: u32, _factor: u32) {}
 
     /// Bytes of the log ring that a transaction writes to.
     fn log_ring_bytes(&self, control: &Control) -> u32 {

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use crate::{
     EngineKind, Error, KEY_MAX, Op, Result, SetCondition, SetOptions, VALUE_MAX, Value, Written,
     engine::{Engine, MemoryWait},
+    eviction::KeyUsage,
     layout::*,
 };
 
@@ -383,6 +384,43 @@ impl Session {
         // SAFETY: the buffer is claimed.
         unsafe { (*io.ptr()).flags = KDB_IO_IF_EXPIRED };
         self.write(KDB_OP_DEL_AUTO, key, &io)
+    }
+
+    /// Deletes a key in order to free memory, as a transaction of its own, if its newest commit is that of `commit_ts`. It does not
+    /// wait for memory, because that may wait for the caller.
+    pub(crate) fn evict(&self, key: &[u8], commit_ts: u64) -> Result<Written> {
+        let mut io = Io::claim(&self.db);
+        io.key(key)?;
+        // SAFETY: the buffer is claimed.
+        unsafe {
+            (*io.ptr()).flags = KDB_IO_UNCHANGED;
+            (*io.ptr()).commit_ts = commit_ts;
+        }
+        match self.run(KDB_OP_DEL_AUTO, self.db.control.partition_of(key), io.index)? {
+            KDB_OK => Ok(Written::Done { commit_ts: io.commit_ts() }),
+            KDB_NOT_FOUND | KDB_MISMATCH => Ok(Written::ConditionFailed),
+            status => Err(Error::of_status(status)),
+        }
+    }
+
+    /// How a key is used, if it exists. The call does not count as a use. Outside of transactions only ([`Error::State`]).
+    pub fn key_usage(&mut self, key: &[u8]) -> Result<Option<KeyUsage>> {
+        if self.in_transaction() {
+            return Err(Error::State);
+        }
+        let mut io = Io::claim(&self.db);
+        io.key(key)?;
+        // SAFETY: the buffer is claimed.
+        unsafe {
+            (*io.ptr()).flags = KDB_IO_NO_USE;
+            (*io.ptr()).usage = 0;
+        }
+        match self.run_keyed(KDB_OP_GET_AUTO, key, &io)? {
+            // SAFETY: the buffer is claimed; the operator is done.
+            KDB_OK => Ok(Some(KeyUsage::of(self.db.eviction.policy(), unsafe { (*io.ptr()).usage } as u8))),
+            KDB_NOT_FOUND => Ok(None),
+            status => Err(Error::of_status(status)),
+        }
     }
 
     /// Writes `new` if the key's value is `expected`; keeps the key's expiry.

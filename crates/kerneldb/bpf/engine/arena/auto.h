@@ -54,8 +54,10 @@ static __always_inline int read_once(struct kdb_state *state, struct kdb_io *io,
 		return READ_AGAIN;
 	int live = found.ts && is_live(state, found.block, found.len);
 	io->observed_ts = found.ts ? found.ts : removal_seen(state, pos.hash);
-	if (live)
+	if (live) {
+		note_read(io, pos.entry);
 		io_result(io, found.ts, found.block, found.len);
+	}
 	barrier();
 	if (!registered && (LOAD(&entry_at(pos.entry)->changes) != changes || !clock_reached(state, found.ts)))
 		return READ_AGAIN;
@@ -249,6 +251,8 @@ __noinline int auto_commit(struct kdb_io *io, struct kdb_write *w, __u32 flags)
 	status = check_condition(state, io, flags, old_block, old_len);
 	if (!status && (flags & KDB_IO_REPLAY) && scan.newest_ts > io->commit_ts)
 		status = KDB_MISMATCH;
+	if (!status && (flags & KDB_IO_UNCHANGED) && scan.newest_ts != io->commit_ts)
+		status = KDB_MISMATCH;
 	if (status) {
 		observe(state, io, &scan);
 		goto unlock;
@@ -284,6 +288,7 @@ __noinline int auto_commit(struct kdb_io *io, struct kdb_write *w, __u32 flags)
 		wal_complete(&w->rec);
 	}
 	io->commit_ts = ts;
+	usage_note(entry);
 	account(state, io->klen, old_block, old_len, w->block, w->len);
 	if (w->block && !scan.others && !READ_ONCE(state->active_snapshots)) {
 		/* The common case: at most one older version, which no snapshot needs. */
@@ -360,7 +365,7 @@ static __always_inline int auto_write(struct kdb_ctx *ctx, struct kdb_io *io, in
 		return count_error(state, status);
 	if (!delete)
 		kdb_stats(state)->sets++;
-	else if (!(flags & KDB_IO_IF_EXPIRED))
+	else if (!(flags & (KDB_IO_IF_EXPIRED | KDB_IO_UNCHANGED)))
 		kdb_stats(state)->dels++;
 	return KDB_OK;
 }

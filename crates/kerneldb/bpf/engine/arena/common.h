@@ -125,4 +125,12 @@ static __always_inline void io_result(struct kdb_io *io, __u64 ts, __u32 block, 
 	copy_value_out(io, block, len & KDB_LEN_MASK);
 }
 
+/* Notes that a client has read the key of an entry. */
+static __always_inline void note_read(struct kdb_io *io, __u32 entry)
+{
+	io->usage = LOAD(&entry_at(entry)->usage);
+	if (!(io->flags & KDB_IO_NO_USE))
+		usage_note(entry);
+}
+
 #endif

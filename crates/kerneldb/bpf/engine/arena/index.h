@@ -14,6 +14,7 @@
 #include "../hash.h"
 #include "alloc.h"
 #include "copy.h"
+#include "usage.h"
 
 struct kdb_pos {
 	__u64 hash;
@@ -101,6 +102,7 @@ static __always_inline __u32 entry_create(struct kdb_io *io, __u64 hash, __u64 l
 	STORE(&e->klen, io->klen);
 	STORE(&e->class_, class);
 	STORE(&e->gc_queued, 0);
+	STORE(&e->usage, usage_of_new());
 	STORE(&e->gc_next, 0);
 	STORE(&e->overflow, 0);
 	STORE(&e->v[0].ts, 0);

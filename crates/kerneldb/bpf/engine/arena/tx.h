@@ -38,6 +38,7 @@ __noinline int locked_read(struct kdb_ctx *ctx, struct kdb_io *io, __u32 index)
 	__u32 block = v->block, len = v->len;
 	if (!is_live(state, block, len))
 		return KDB_NOT_FOUND;
+	note_read(io, l->entry);
 	io_result(io, ts, block, len);
 	return KDB_OK;
 }
@@ -173,6 +174,7 @@ __noinline int tx_install(struct kdb_ctx *ctx, struct kdb_io *io, __u32 index, s
 	v->len = w->len;
 	barrier();
 	STORE(&v->ts, marker_of(ctx));
+	usage_note(l->entry);
 	l->slot = scan.free + 1;
 	return KDB_OK;
 }

@@ -108,6 +108,8 @@ static __always_inline int auto_once(struct kdb_state *state, struct kdb_io *io,
 	status = check_condition(state, io, flags, &old);
 	if (!status && (flags & KDB_IO_REPLAY) && READ_ONCE(work->scan.newest_ts) > io->commit_ts)
 		status = KDB_MISMATCH;
+	if (!status && (flags & KDB_IO_UNCHANGED) && READ_ONCE(work->scan.newest_ts) != io->commit_ts)
+		status = KDB_MISMATCH;
 	if (status)
 		goto unlock;
 	if (READ_ONCE(work->scan.free) >= kdb_config.slots)
@@ -304,7 +306,7 @@ static __always_inline int auto_write(struct kdb_ctx *ctx, struct kdb_io *io, in
 	}
 	if (!delete)
 		kdb_stats(state)->sets++;
-	else if (!(flags & KDB_IO_IF_EXPIRED))
+	else if (!(flags & (KDB_IO_IF_EXPIRED | KDB_IO_UNCHANGED)))
 		kdb_stats(state)->dels++;
 	if (!status)
 		return KDB_OK;

@@ -12,7 +12,7 @@
 #ifndef BEDPLATE_LAYOUT_H
 #define BEDPLATE_LAYOUT_H
 
-#define KDB_LAYOUT_VERSION 4u
+#define KDB_LAYOUT_VERSION 5u
 #define KDB_MAGIC 0x31626465706c6474ull /* arena superblock */
 
 /* ---- Limits -------------------------------------------------------------------------------- */
@@ -130,7 +130,7 @@ struct kdb_io {
 	__u64 write[6];           /* the engine's: a struct kdb_write, which would need too much stack */
 	__u32 step;               /* loop counter of the engine */
 	__u32 index;              /* hash-map engine: this buffer's index in kdb_ios */
-	__u32 _pad1;
+	__u32 usage;              /* out: kdb_entry.usage before a read that found the key (arena engine) */
 	__u32 map_klen;           /* hash-map engine: klen, directly before the key: a map key in place */
 	__u8 key[KDB_KEY_BUF];
 	__u8 val[KDB_VAL_MAX + 64];
@@ -145,6 +145,8 @@ struct kdb_io {
 #define KDB_IO_HASHED 32u         /* `hash` is an input (arena engine) */
 #define KDB_IO_IF_EXPIRED 64u     /* auto-commit DELETE only if the newest version is expired (else KDB_MISMATCH) */
 #define KDB_IO_REPLAY 8u          /* recovery: not logged, commit_ts is an input */
+#define KDB_IO_UNCHANGED 256u     /* auto-commit write only if the newest commit of the key is commit_ts (else KDB_MISMATCH) */
+#define KDB_IO_NO_USE 512u        /* the read does not count as a use of the key (arena engine) */
 #define KDB_IO_REPEATS 128u       /* KDB_ERR_NO_MEMORY leaves a transaction as it was: the caller repeats the operator */
 
 /* ---- Calls of procedures by name: see procedure.h --------------------------------------------- */
@@ -347,10 +349,21 @@ struct kdb_entry {
 	__u8 klen;
 	__u8 class_;              /* size in KDB_GRAIN, less 1 */
 	__u8 gc_queued;
-	__u8 _pad;
+	__u8 usage;               /* by kdb_arena.usage_kind: how long the key was idle, or how often it was used */
 	struct kdb_version v[KDB_INLINE_VERSIONS];
 };
 #define KDB_CELLS 2u
+
+/* The meaning of kdb_entry.usage, for eviction. See engine/arena/usage.h. */
+enum kdb_usage_kind {
+	KDB_USAGE_NONE = 0,       /* none, and no operator changes it */
+	KDB_USAGE_IDLE = 1,       /* an access sets it to 0, and user space increases it as time passes */
+	KDB_USAGE_COUNT = 2,      /* an access increases it with a probability that falls as it grows, and user space
+				   * decreases it as time passes */
+};
+#define KDB_USAGE_MAX 255u
+#define KDB_USAGE_COUNT_NEW 5u    /* KDB_USAGE_COUNT: of a new key */
+
 #define KDB_CELL_MAX 32u              /* longest value in a cell */
 #define KDB_CELL_DEFAULT 16u          /* room for a value that is not known yet */
 /* Lock word: bits 0-23 exclusive owner's session + 1, 24-39 its lock index, 40-62 readers, 63 dead */
@@ -487,9 +500,9 @@ struct kdb_arena {
 	__u32 ncpus;
 	__u32 cpus;               /* offset of ncpus struct kdb_cpu_alloc */
 	__u32 rings;              /* offset of ncpus struct kdb_ring */
-	__u32 _pad0;
+	__u32 usage_kind;         /* enum kdb_usage_kind; user space sets it */
 	__u64 limit;              /* bytes this arena may ever use, at most 4 GiB */
-	__u64 _pad1;
+	__u64 usage_factor;       /* KDB_USAGE_COUNT: how much rarer an access of a key that is used more is counted */
 	/* line: allocation */
 	__u64 brk;                /* first byte never handed to a slab */
 	__u64 committed;          /* bytes backed by pages; user space raises it ahead of brk */

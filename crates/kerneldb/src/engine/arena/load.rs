@@ -362,7 +362,7 @@ const NO_ENTRY: kdb_entry = kdb_entry {
     klen: 0,
     class_: 0,
     gc_queued: 0,
-    _pad: 0,
+    usage: 0,
     v: [NO_VERSION; 2],
 };
 

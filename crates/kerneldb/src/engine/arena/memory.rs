@@ -7,7 +7,7 @@ use std::{
     mem::offset_of,
     sync::{
         Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
 };
 
@@ -69,6 +69,14 @@ impl Partition {
     /// Bytes of values that were moved in order to empty their slabs.
     pub(crate) fn evacuated_bytes(&self) -> u64 {
         self.super_word(offset_of!(kdb_arena, evacuated)).load(Ordering::Relaxed)
+    }
+
+    /// Sets the usage of keys that the operators keep.
+    pub(super) fn set_usage_kind(&self, kind: u32, factor: u32) {
+        self.super_word(offset_of!(kdb_arena, usage_factor)).store(factor.into(), Ordering::Relaxed);
+        let at = u64::from(KDB_SUPER_OFF) + offset_of!(kdb_arena, usage_kind) as u64;
+        // SAFETY: in bounds (checked by `at`), aligned and mapped as long as `self`; every access is atomic.
+        unsafe { AtomicU32::from_ptr(self.arena.at(at)) }.store(kind, Ordering::Release);
     }
 
     /// Number of index entries, including deleted ones that were not collected yet.

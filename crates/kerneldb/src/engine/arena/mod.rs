@@ -2,10 +2,12 @@
 //! memory, and consuming the log rings. In recovery, when no program works on the arenas, it also fills them.
 //! Otherwise only the operators (`bpf/`) write.
 
+mod candidates;
 #[cfg(test)]
 mod chain_tests;
 mod expired;
 mod format;
+mod hints;
 mod load;
 #[cfg(test)]
 mod lock_tests;

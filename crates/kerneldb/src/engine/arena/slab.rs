@@ -11,6 +11,7 @@ use super::{
     Partition,
     size::{GRAIN, kind_bytes, kind_capacity},
 };
+use crate::engine::storage::Room;
 use crate::layout::{
     KDB_CLASSES, KDB_KIND_FREE, KDB_KINDS, KDB_SLAB_BYTES, KDB_SLAB_CLAIMED, KDB_SLAB_CURRENT,
     KDB_SLAB_EVACUATING, KDB_SLAB_FREE, KDB_SLAB_FULL, KDB_SLAB_PARTIAL, KDB_WORD_CARVED_SHIFT,
@@ -163,6 +164,22 @@ impl Partition {
     /// Number of slabs in the pool, plus those that were never used.
     pub(crate) fn free_slabs(&self) -> u64 {
         self.pool().sum::<u64>() + self.never_used_slabs()
+    }
+
+    /// The memory of the heap. The search for free blocks ends when `enough` bytes were found.
+    pub(crate) fn room(&self, enough: u64) -> Room {
+        let slab_bytes = u64::from(KDB_SLAB_BYTES);
+        let mut free = self.free_slabs() * slab_bytes;
+        for slab in 0..self.used_slabs() {
+            if free >= enough {
+                break;
+            }
+            let (word, kind) = (self.slab_word(slab), self.slab_kind(slab).min(KDB_KINDS - 1));
+            if word.state() != KDB_SLAB_FREE {
+                free += kind_capacity(kind).saturating_sub(word.used()) * kind_bytes(kind);
+            }
+        }
+        Room { total: self.geometry.slab_limit() * slab_bytes, free }
     }
 
     /// Whether there are so many free slabs. It looks at no more of the pool than necessary, because each operator in a transaction asks.

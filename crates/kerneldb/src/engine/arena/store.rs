@@ -1,14 +1,18 @@
 //! The partitions of a database: one arena each, and the programs that work on it.
 
-use super::{Geometry, HeapStats, Loader, Partition, expired::ArenaCursor, log::ArenaLog, scan, verify};
+use super::{
+    Geometry, HeapStats, Loader, Partition, candidates::ArenaCandidates, expired::ArenaCursor, log::ArenaLog,
+    scan, verify,
+};
 use crate::{
     Config, Error, Result,
     bpf::{self, ArenaMapping, GracePeriod, LoadedObject, MapFds, ObjectSpec, Reservation},
     engine::{
         control::{Control, Secrets},
+        eviction::EvictionSource,
         expiry::ExpiryCursor,
         memory_wait::MemoryPressure,
-        storage::{Evacuate, LogRings, SnapshotItem, Storage, Verified},
+        storage::{Evacuate, LogRings, Room, SnapshotItem, Storage, Verified},
     },
     layout::kdb_config,
     limits::PARTITION_BYTES_MIN,
@@ -204,6 +208,22 @@ impl Storage for ArenaStore {
 
     fn expiry_cursor(&self) -> Box<dyn ExpiryCursor + '_> {
         Box::new(ArenaCursor::new(&self.partitions))
+    }
+
+    fn eviction_source(&self, partition: u32) -> Box<dyn EvictionSource + '_> {
+        Box::new(ArenaCandidates(self.partition(partition)))
+    }
+
+    fn room(&self, partition: u32, enough: u64) -> Room {
+        self.partition(partition).room(enough)
+    }
+
+    fn keeps_usage(&self) -> bool {
+        true
+    }
+
+    fn set_usage_kind(&self, kind: u32, factor: u32) {
+        self.partitions.iter().for_each(|partition| partition.set_usage_kind(kind, factor));
     }
 
     fn log<'db>(&'db self, control: &'db Control) -> Box<dyn LogRings + 'db> {

@@ -10,6 +10,7 @@ use std::{
 };
 
 use super::{
+    candidates::IndexCandidates,
     expired::IndexCursor,
     format::{CLASSES, Format, value_cost},
     log::{HashLog, LogRing},
@@ -19,9 +20,10 @@ use crate::{
     bpf::{self, ArrayMapping, LoadedObject, MapFds, ObjectSpec},
     engine::{
         control::Control,
+        eviction::EvictionSource,
         expiry::{ExpiryCursor, sessions},
         memory_wait::MemoryPressure,
-        storage::{DumpMethod, LogRings, SnapshotItem, Storage, Verified},
+        storage::{DumpMethod, LogRings, Room, SnapshotItem, Storage, Verified},
     },
     layout::{KDB_TX_LOCKS, kdb_config, kdb_hash_state},
     stats::Stats,
@@ -246,6 +248,14 @@ impl Storage for HashStore {
 
     fn expiry_cursor(&self) -> Box<dyn ExpiryCursor + '_> {
         Box::new(IndexCursor::new(self))
+    }
+
+    fn eviction_source(&self, _partition: u32) -> Box<dyn EvictionSource + '_> {
+        Box::new(IndexCandidates(self))
+    }
+
+    fn room(&self, _partition: u32, _enough: u64) -> Room {
+        Room { total: self.limit(), free: self.limit().saturating_sub(self.used()) }
     }
 
     fn log_ring_bytes(&self, _control: &Control) -> u32 {
