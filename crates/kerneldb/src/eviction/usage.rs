@@ -29,11 +29,11 @@ pub(super) fn grow_idle(usage: u8, ms: u64, random: u32) -> u8 {
         return usage;
     }
     let part = |whole: u64| (whole * u64::from(random)) >> 32;
-    if usage == 0 {
-        // The last access was at any moment of this time.
-        return idle_step(part(ms));
-    }
     let (start, end) = (IDLE_STEPS[usize::from(usage)], IDLE_STEPS[usize::from(usage) + 1]);
+    if usage == 0 && ms > end {
+        // The last access was at any moment of this time.
+        return idle_step(part(ms).max(end));
+    }
     idle_step(start + part(end - start) + ms)
 }
 
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn idle_time_passes_as_it_should() {
         let mut random = SmallRng::seed_from_u64(7);
-        for (pass_ms, passes) in [(100u64, 600u64), (1000, 300), (1000, 3600), (8000, 2000)] {
+        for (pass_ms, passes) in [(100u64, 30u64), (100, 600), (1000, 300), (1000, 3600), (8000, 2000)] {
             let total = pass_ms * passes;
             let keys = 300;
             let sum: u64 = (0..keys)

@@ -146,7 +146,7 @@ impl<'db> Worker<'db> {
     /// Evicts keys that take about `goal` bytes together, in the order of the policy. Returns the bytes of those that it
     /// evicted, which are fewer if the policy allows no more.
     fn evict(&mut self, index: usize, policy: EvictionPolicy, goal: u64, total: u64) -> Result<u64> {
-        let mut share = (2.0 * goal as f64 / total as f64).clamp(LEAST_SHARE, 1.0);
+        let mut share = (goal as f64 / total as f64).clamp(LEAST_SHARE, 1.0);
         let mut evicted = 0;
         loop {
             let threshold = if share < 1.0 { self.sample(index, policy)?.threshold(share) } else { 0 };
@@ -154,7 +154,7 @@ impl<'db> Worker<'db> {
             if evicted >= goal || share >= 1.0 {
                 return Ok(evicted);
             }
-            share = (4.0 * share).min(1.0);
+            share = (2.0 * share).min(1.0);
         }
     }
 

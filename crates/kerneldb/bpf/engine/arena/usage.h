@@ -17,29 +17,31 @@ static __always_inline __u8 usage_of_new(void)
 	return super()->usage_kind == KDB_USAGE_COUNT ? KDB_USAGE_COUNT_NEW : 0;
 }
 
-/* Counts an access, with the probability 1 / ((usage - KDB_USAGE_COUNT_NEW) * usage_factor + 1). */
-__noinline int usage_count(__u32 entry)
+/*
+ * Changes the usage of a key that is accessed. KDB_USAGE_COUNT counts an access with the probability
+ * 1 / ((usage - KDB_USAGE_COUNT_NEW) * usage_factor + 1).
+ */
+__noinline int usage_change(__u32 entry)
 {
 	__u32 usage = LOAD(&entry_at(entry)->usage);
-	__u64 above = usage > KDB_USAGE_COUNT_NEW ? usage - KDB_USAGE_COUNT_NEW : 0;
 
 	USE_ARENA();
-	if (usage < KDB_USAGE_MAX && !(bpf_get_prandom_u32() * (above * super()->usage_factor + 1) >> 32))
-		STORE(&entry_at(entry)->usage, usage + 1);
+	if (super()->usage_kind == KDB_USAGE_IDLE) {
+		if (usage)
+			STORE(&entry_at(entry)->usage, 0);
+	} else if (usage < KDB_USAGE_MAX) {
+		__u64 above = usage > KDB_USAGE_COUNT_NEW ? usage - KDB_USAGE_COUNT_NEW : 0;
+		if (!(bpf_get_prandom_u32() * (above * super()->usage_factor + 1) >> 32))
+			STORE(&entry_at(entry)->usage, usage + 1);
+	}
 	return 0;
 }
 
 /* Notes an access to the key of an entry. */
 static __always_inline void usage_note(__u32 entry)
 {
-	__u32 kind = LOAD(&super()->usage_kind);
-
-	if (kind == KDB_USAGE_IDLE) {
-		if (LOAD(&entry_at(entry)->usage))
-			STORE(&entry_at(entry)->usage, 0);
-	} else if (kind == KDB_USAGE_COUNT) {
-		usage_count(entry);
-	}
+	if (LOAD(&super()->usage_kind) != KDB_USAGE_NONE)
+		usage_change(entry);
 }
 
 #endif
