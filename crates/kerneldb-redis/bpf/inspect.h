@@ -30,6 +30,8 @@ __noinline int srv_do_inspect(struct srv_input *in, struct srv_output *out, stru
 	if (srv_take_key(in, c))
 		return SRV_DEFER;
 	srv_set_hash(in, c);
+	if (c->command == SRV_CALL_EXISTS || c->command == SRV_CALL_TTL || c->command == SRV_CALL_PTTL)
+		in->io.flags |= KDB_IO_NO_USE;
 	r = srv_read(in, ctx);
 	/* The event loop reads again, and waits for the disk. */
 	if (!srv_may_reveal(in))

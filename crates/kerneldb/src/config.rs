@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use crate::{
-    Error, Result, Timeouts,
+    Error, EvictionPolicy, Result, Timeouts,
     bpf::kernel_has,
+    layout::KDB_USAGE_NONE,
     limits::{
         HASH_MAP_KEY_BYTES, HASH_MAP_VERSIONS_MAX, LOG_RING_BYTES_MAX, LOG_RING_BYTES_MIN,
         PARTITION_BYTES_MAX, PARTITION_BYTES_MIN, PARTITIONS_MAX, SESSIONS_MAX, VERSIONS_MAX,
@@ -33,6 +34,11 @@ impl EngineKind {
             [true, true] => Ok(EngineKind::Arena),
             _ => Ok(EngineKind::HashMap),
         }
+    }
+
+    /// Whether a database on this engine knows enough about the use of keys for a policy of eviction.
+    pub fn evicts(self, policy: EvictionPolicy) -> bool {
+        self == EngineKind::Arena || policy.usage_kind() == KDB_USAGE_NONE
     }
 
     /// The fewest partitions of a database with this limit on its memory.

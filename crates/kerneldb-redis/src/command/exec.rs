@@ -61,16 +61,29 @@ pub(super) struct Ctx<'a, S, V> {
 impl<S: Operators, V: Services> Ctx<'_, S, V> {
     /// Reads a key for a command that reads. INFO counts it as a hit or a miss.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Value>> {
-        let value = self.peek(key)?;
-        let counters = &self.services.server().counters;
-        Counters::add(if value.is_some() { &counters.hits } else { &counters.misses });
+        let value = self.store.get(key)?;
+        self.count_lookup(value.is_some());
         Ok(value)
+    }
+
+    /// Reads a key for a command that replies about the key and not with its value. As in Redis, this is a hit or a miss, and
+    /// no use of the key.
+    pub fn inspect(&mut self, key: &[u8]) -> Result<Option<Value>> {
+        let value = self.store.peek(key)?;
+        self.count_lookup(value.is_some());
+        Ok(value)
+    }
+
+    /// Counts a hit or a miss.
+    pub fn count_lookup(&self, found: bool) {
+        let counters = &self.services.server().counters;
+        Counters::add(if found { &counters.hits } else { &counters.misses });
     }
 
     /// Reads a key for a command that writes, or that does not reply with what it finds. As in Redis, this is neither a hit
     /// nor a miss.
     pub fn peek(&mut self, key: &[u8]) -> Result<Option<Value>> {
-        self.store.get(key)
+        self.store.peek(key)
     }
 
     /// Writes; true if the condition held.

@@ -53,7 +53,7 @@ pub(super) fn run<S: Operators, V: Services>(cmd: Cmd, ctx: &mut Ctx<'_, S, V>, 
             Ok(())
         }
         _ => {
-            let reply = match ctx.get(key)?.map(|v| v.expire_at_ms) {
+            let reply = match ctx.inspect(key)?.map(|v| v.expire_at_ms) {
                 None => -2,
                 Some(None) => -1,
                 Some(Some(at)) => {

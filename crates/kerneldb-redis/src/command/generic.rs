@@ -5,7 +5,7 @@ use super::operators::Operators;
 use super::services::Services;
 use super::spec::Cmd;
 use crate::resp::{Args, parse_i64};
-use bedplate_kerneldb::SetOptions;
+use bedplate_kerneldb::{EvictionPolicy, SetOptions};
 
 pub(super) fn run<S: Operators, V: Services>(cmd: Cmd, ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
     let key = args.get(1);
@@ -20,12 +20,13 @@ pub(super) fn run<S: Operators, V: Services>(cmd: Cmd, ctx: &mut Ctx<'_, S, V>, 
         Cmd::Exists | Cmd::Touch => {
             let mut count = 0;
             for key in args.from(1) {
-                count += i64::from(ctx.get(key)?.is_some());
+                let value = if cmd == Cmd::Touch { ctx.get(key)? } else { ctx.inspect(key)? };
+                count += i64::from(value.is_some());
             }
             ctx.out.integer(count);
         }
         Cmd::Type => {
-            let exists = ctx.get(key)?.is_some();
+            let exists = ctx.inspect(key)?.is_some();
             ctx.out.simple(if exists { "string" } else { "none" });
         }
         Cmd::Rename | Cmd::Renamenx => return rename(ctx, args, cmd == Cmd::Renamenx),
@@ -103,14 +104,23 @@ fn object<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>) ->
             "OBJECT",
             &[
                 ("ENCODING <key>", "Return how Redis would store the value of <key>."),
-                ("FREQ <key>", "Not supported: there is no eviction."),
-                ("IDLETIME <key>", "Always 0: access times are not kept."),
+                (
+                    "FREQ <key>",
+                    "Return the logarithmic count of accesses, if a policy of eviction is by frequency.",
+                ),
+                (
+                    "IDLETIME <key>",
+                    "Return the seconds since the last access; 0 unless a policy of eviction is by recency.",
+                ),
                 ("REFCOUNT <key>", "Always 1."),
             ],
         );
         return Ok(());
     }
-    let Some(value) = ctx.get(args.get(2))? else {
+    if is(args.get(1), "idletime") || is(args.get(1), "freq") {
+        return usage(ctx, args.get(2), is(args.get(1), "freq"));
+    }
+    let Some(value) = ctx.inspect(args.get(2))? else {
         ctx.out.null();
         return Ok(());
     };
@@ -120,17 +130,35 @@ fn object<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>) ->
             len if len <= 44 => b"embstr",
             _ => b"raw",
         });
-    } else if is(args.get(1), "refcount") {
-        ctx.out.integer(1);
-    } else if is(args.get(1), "idletime") {
-        ctx.out.integer(0);
     } else {
-        return Err(
-            "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note \
-                    that when switching between policies at runtime LRU and LFU data will take some time to \
-                    adjust."
-                .into(),
-        );
+        ctx.out.integer(1);
+    }
+    Ok(())
+}
+
+/// OBJECT FREQ and OBJECT IDLETIME.
+fn usage<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, key: &[u8], frequency: bool) -> Run {
+    let usage = ctx.store.key_usage(key)?;
+    ctx.count_lookup(usage.is_some());
+    let policy = ctx.services.server().settings.eviction();
+    let by_frequency = matches!(policy, EvictionPolicy::AllkeysLfu | EvictionPolicy::VolatileLfu);
+    match usage {
+        None => ctx.out.null(),
+        Some(_) if frequency && !by_frequency => {
+            return Err("ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note \
+                        that when switching between policies at runtime LRU and LFU data will take some time to \
+                        adjust."
+                .into());
+        }
+        Some(_) if !frequency && by_frequency => {
+            return Err(
+                "ERR An LFU maxmemory policy is selected, idle time not tracked. Please note that when \
+                        switching between policies at runtime LRU and LFU data will take some time to adjust."
+                    .into(),
+            );
+        }
+        Some(usage) if frequency => ctx.out.integer(usage.frequency.unwrap_or_default().into()),
+        Some(usage) => ctx.out.integer(usage.idle.unwrap_or_default().as_secs() as i64),
     }
     Ok(())
 }

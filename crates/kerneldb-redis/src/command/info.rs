@@ -95,7 +95,7 @@ fn write_section<S: Operators, V: Services>(
             text.line("used_memory_human", format_bytes(memory.used));
             text.line("maxmemory", memory.limit);
             text.line("maxmemory_human", format_bytes(memory.limit));
-            text.line("maxmemory_policy", "noeviction");
+            text.line("maxmemory_policy", settings.eviction().name());
             text.line("allocator_allocated", memory.heap.allocated_bytes);
             text.line("allocator_active", memory.heap.slab_bytes);
             text.line("mem_fragmentation_ratio", format_args!("{:.2}", memory.heap.fragmentation_ratio()));
@@ -141,7 +141,7 @@ fn write_section<S: Operators, V: Services>(
             text.line("expired_keys", kernel.expired);
             text.line("expired_stale_perc", format_args!("{:.2}", kernel.expired_stale_percent));
             text.line("expired_time_cap_reached_count", kernel.expired_time_cap_reached);
-            text.line("evicted_keys", 0);
+            text.line("evicted_keys", kernel.evicted);
             text.line("pubsub_channels", 0);
         }
         "replication" => {

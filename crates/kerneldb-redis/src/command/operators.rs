@@ -1,7 +1,7 @@
 //! The operators of a session that commands use.
 
 use bedplate_kerneldb::{
-    Durability, Error, FoundProcedure, Reply, Result, Session, SetOptions, Value, Written,
+    Durability, Error, FoundProcedure, KeyUsage, Reply, Result, Session, SetOptions, Value, Written,
 };
 
 /// The operators of one session, exactly as [`Session`] has them; commands are generic over it, so that
@@ -16,6 +16,12 @@ pub trait Operators {
         Error::Aborted
     }
     fn get(&mut self, key: &[u8]) -> Result<Option<Value>>;
+    fn peek(&mut self, key: &[u8]) -> Result<Option<Value>> {
+        self.get(key)
+    }
+    fn key_usage(&mut self, key: &[u8]) -> Result<Option<KeyUsage>> {
+        Ok(self.get(key)?.map(|_| KeyUsage::default()))
+    }
     fn set(&mut self, key: &[u8], value: &[u8], options: SetOptions) -> Result<Written>;
     fn delete(&mut self, key: &[u8]) -> Result<Written>;
     fn delete_expired(&mut self, key: &[u8]) -> Result<Written>;
@@ -57,6 +63,14 @@ impl Operators for Session {
 
     fn get(&mut self, key: &[u8]) -> Result<Option<Value>> {
         Session::get(self, key)
+    }
+
+    fn peek(&mut self, key: &[u8]) -> Result<Option<Value>> {
+        Session::peek(self, key)
+    }
+
+    fn key_usage(&mut self, key: &[u8]) -> Result<Option<KeyUsage>> {
+        Session::key_usage(self, key)
     }
 
     fn set(&mut self, key: &[u8], value: &[u8], options: SetOptions) -> Result<Written> {

@@ -202,6 +202,8 @@ pub struct KernelActivity {
     pub expired_stale_percent: f64,
     /// Times that the active expiry has reached its bound of processor time while many keys were expired.
     pub expired_time_cap_reached: u64,
+    /// Keys that were evicted.
+    pub evicted: u64,
     /// Commands per second over the last seconds, of the kernel and of user space.
     pub ops_per_second: u64,
 }

@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use crate::limits::SCRIPT_TIME_MAX;
 use bedplate_kerneldb::limits::{
     EXPIRE_EFFORT_MAX, LOG_RING_BYTES_DEFAULT, LOG_RING_BYTES_MAX, LOG_RING_BYTES_MIN, PARTITION_BYTES_MIN,
-    VERSIONS_MAX,
+    USAGE_FACTOR_MAX, VERSIONS_MAX,
 };
-use bedplate_kerneldb::{Durability, Timeouts};
+use bedplate_kerneldb::{Durability, EngineKind, EvictionPolicy, Timeouts};
 use subtle::ConstantTimeEq;
 
 /// Options with which a database is made. CONFIG SET changes them by a rebuild of the database ([`AdminTask::Rebuild`]).
@@ -56,6 +56,10 @@ pub struct Startup {
     pub max_clients: u64,
     /// Seconds after which an idle connection is closed; 0 = never.
     pub timeout_s: u64,
+    /// The storage engine of the database.
+    pub engine: EngineKind,
+    /// Which keys are evicted when memory becomes short.
+    pub eviction: EvictionPolicy,
     /// Password, empty = none.
     pub password: String,
     /// Time limits of the database's transactions and snapshots.
@@ -71,6 +75,8 @@ impl Default for Startup {
             database: DatabaseOptions::default(),
             max_clients: 4096,
             timeout_s: 0,
+            engine: EngineKind::default(),
+            eviction: EvictionPolicy::default(),
             password: String::new(),
             timeouts: Arc::default(),
         }
@@ -95,6 +101,9 @@ pub struct Settings {
     input_bytes: AtomicU64,
     output_bytes: AtomicU64,
     expire_effort: AtomicU64,
+    eviction: RwLock<EvictionPolicy>,
+    usage_factor: AtomicU64,
+    usage_decay_minutes: AtomicU64,
 }
 
 /// Parses a value into options of a database; the error describes what is wrong with the value.
@@ -207,6 +216,22 @@ fn set_fsync(options: &mut DatabaseOptions, text: &[u8]) -> Result<(), &'static 
     Ok(())
 }
 
+/// `maxmemory-policy`: one of Redis's policies, as far as the storage engine knows what it needs to.
+fn set_eviction(settings: &Settings, text: &[u8]) -> Result<(), &'static str> {
+    let name = std::str::from_utf8(text).unwrap_or_default();
+    let policy: EvictionPolicy = name.parse().map_err(|_| {
+        "argument(s) must be one of the following: volatile-lru, volatile-lfu, volatile-random, volatile-ttl, allkeys-lru, \
+         allkeys-lfu, allkeys-random, noeviction"
+    })?;
+    if !settings.startup.engine.evicts(policy) {
+        return Err(
+            "the hash-map engine does not know how often keys are used: choose a policy at random, volatile-ttl or noeviction",
+        );
+    }
+    *settings.eviction.write().unwrap_or_else(PoisonError::into_inner) = policy;
+    Ok(())
+}
+
 /// `wal-ring-bytes`: a power of two.
 fn set_ring(options: &mut DatabaseOptions, text: &[u8]) -> Result<(), &'static str> {
     let ring = u32::try_from(bytes(text, LOG_RING_BYTES_MIN.into())?).map_err(|_| OUT_OF_RANGE)?;
@@ -249,6 +274,16 @@ static PARAMETERS: &[Parameter] = &[
     Parameter { name: "databases", get: |_| "1".into(), change: Change::Never },
     Parameter { name: "dir", get: |s| s.startup.dir.clone(), change: Change::AtStart },
     Parameter {
+        name: "lfu-decay-time",
+        get: |s| s.usage_factor().1.to_string(),
+        change: Change::Now(|s, v| store(&s.usage_decay_minutes, v, 0, i32::MAX as u64)),
+    },
+    Parameter {
+        name: "lfu-log-factor",
+        get: |s| s.usage_factor().0.to_string(),
+        change: Change::Now(|s, v| store(&s.usage_factor, v, 0, USAGE_FACTOR_MAX.into())),
+    },
+    Parameter {
         name: "lock-timeout",
         get: |s| s.lock_timeout_ms().to_string(),
         change: Change::Now(|s, v| store(&s.lock_timeout_ms, v, 0, 60_000)),
@@ -271,7 +306,11 @@ static PARAMETERS: &[Parameter] = &[
             Ok(())
         }),
     },
-    Parameter { name: "maxmemory-policy", get: |_| "noeviction".into(), change: Change::AtStart },
+    Parameter {
+        name: "maxmemory-policy",
+        get: |s| s.eviction().name().into(),
+        change: Change::Now(set_eviction),
+    },
     Parameter { name: "port", get: |s| s.startup.port.to_string(), change: Change::AtStart },
     Parameter {
         name: "proto-max-bulk-len",
@@ -346,6 +385,9 @@ impl Settings {
             input_bytes: (64 << 20).into(),
             output_bytes: (1 << 20).into(),
             expire_effort: 1.into(),
+            eviction: RwLock::new(startup.eviction),
+            usage_factor: 10.into(),
+            usage_decay_minutes: 1.into(),
             database: startup.database.into(),
             startup,
         };
@@ -454,6 +496,16 @@ impl Settings {
     /// Effort of the active expiry (`active-expire-effort`).
     pub fn expire_effort(&self) -> u32 {
         self.expire_effort.load(Relaxed) as u32
+    }
+
+    /// Which keys are evicted when memory becomes short (`maxmemory-policy`).
+    pub fn eviction(&self) -> EvictionPolicy {
+        *self.eviction.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How accesses are counted for the policies by frequency: `lfu-log-factor` and `lfu-decay-time`.
+    pub fn usage_factor(&self) -> (u32, u32) {
+        (self.usage_factor.load(Relaxed) as u32, self.usage_decay_minutes.load(Relaxed) as u32)
     }
 
     /// Whether a password is needed.

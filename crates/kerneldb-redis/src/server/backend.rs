@@ -45,7 +45,7 @@ impl Backend {
         config: &ServerConfig,
     ) -> Result<Self> {
         let database = &data.database;
-        let totals = Totals::new(maps.stats()?, &database.stats(), &database.expiry_stats());
+        let totals = Totals::new(maps.stats()?, &database);
         let (statistics, gate) = (Statistics::new(totals), maps.gate()?);
         let has_store = data.store.is_some();
         let data = Arc::new(CurrentData::new(data));
@@ -100,8 +100,7 @@ impl Backend {
 
     /// The totals of the activity so far, for [`Backend::count_on`].
     pub(super) fn totals(&self) -> Result<Totals> {
-        let database = self.database();
-        Ok(Totals::new(self.maps.stats()?, &database.stats(), &database.expiry_stats()))
+        Ok(Totals::new(self.maps.stats()?, &self.database()))
     }
 
     /// Counts the activity of another database, too. `last` are the totals with the one before.
@@ -405,6 +404,16 @@ impl Services for Backend {
     fn settings_changed(&self) {
         if let Err(error) = self.database().set_expire_effort(self.server.settings.expire_effort()) {
             tracing::error!(%error, "the effort of expiry stays as it is");
+        }
+        let (factor, decay_minutes) = self.server.settings.usage_factor();
+        let policy = self.server.settings.eviction();
+        let database = self.database();
+        let changed = match database.eviction() == policy {
+            true => Ok(()),
+            false => database.set_eviction(policy),
+        };
+        if let Err(error) = changed.and_then(|()| database.set_usage_factor(factor, decay_minutes)) {
+            tracing::error!(%error, "the policy of eviction stays as it is");
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::limits::CLIENTS_MAX;
 use bedplate_kerneldb::wal::WalConfig;
-use bedplate_kerneldb::{EngineKind, Error, Result};
+use bedplate_kerneldb::{EngineKind, Error, EvictionPolicy, Result};
 
 /// The configuration of a [`Server`](super::Server).
 #[derive(Clone, Debug)]
@@ -27,6 +27,9 @@ pub struct ServerConfig {
     pub keepalive: Option<Duration>,
     /// Password that clients must give (AUTH); empty = none.
     pub password: String,
+    /// Which keys are evicted when memory becomes short. Clients can change it (CONFIG SET maxmemory-policy). A database on hash
+    /// maps cannot evict by recency or frequency.
+    pub eviction: EvictionPolicy,
     /// Whether the kernel answers. If not, the event loop executes every command, with the same replies but
     /// slower. That is for comparison and for tests. A database on hash maps is always served in this way.
     pub kernel_path: bool,
@@ -94,6 +97,7 @@ impl Default for ServerConfig {
             idle_timeout: None,
             keepalive: Some(Duration::from_secs(300)),
             password: String::new(),
+            eviction: EvictionPolicy::default(),
             kernel_path: true,
             local_fast_path: false,
             batch_workers: Batching::default(),
@@ -123,6 +127,12 @@ impl ServerConfig {
     pub(super) fn check_engine(&self, engine: EngineKind) -> Result<()> {
         if self.local_fast_path && engine == EngineKind::HashMap {
             return Err(Error::Config("the local fast path needs the arena engine".into()));
+        }
+        if !engine.evicts(self.eviction) {
+            return Err(Error::Config(format!(
+                "the hash-map engine does not know how often keys are used, so it cannot evict by {}",
+                self.eviction.name()
+            )));
         }
         Ok(())
     }

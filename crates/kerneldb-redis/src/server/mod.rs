@@ -344,6 +344,8 @@ impl Preparation {
             database: self.configured.unwrap_or(options),
             max_clients: descriptors::connections(config.max_clients, carried)?.into(),
             timeout_s: config.idle_timeout.map_or(0, |t| t.as_secs().max(1)),
+            engine: database.config().engine,
+            eviction: config.eviction,
             password: config.password.clone(),
         });
         let maps = kernel.maps.clone();

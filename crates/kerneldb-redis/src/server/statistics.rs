@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::layout::*;
 use crate::command::KernelActivity;
-use bedplate_kerneldb::{ExpiryStats, Stats};
+use bedplate_kerneldb::Database;
 
 /// Names of the commands that the kernel answers.
 const CALLS: [(&str, u32); SRV_CALLS as usize] = [
@@ -54,28 +54,51 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(400);
 #[derive(Clone, Copy)]
 pub(super) struct Totals {
     server: srv_stats,
-    expired: u64,
-    time_cap_reached: u64,
+    database: DatabaseTotals,
 }
 
 impl Totals {
-    pub(super) fn new(server: srv_stats, engine: &Stats, expiry: &ExpiryStats) -> Totals {
-        Totals { server, expired: engine.expired, time_cap_reached: expiry.time_cap_reached }
+    pub(super) fn new(server: srv_stats, database: &Database) -> Totals {
+        let database = DatabaseTotals {
+            expired: database.stats().expired,
+            time_cap_reached: database.expiry_stats().time_cap_reached,
+            evicted: database.eviction_stats().evicted,
+        };
+        Totals { server, database }
+    }
+}
+
+/// Counters of a database. They begin at zero when the server goes on with another one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct DatabaseTotals {
+    expired: u64,
+    time_cap_reached: u64,
+    evicted: u64,
+}
+
+impl DatabaseTotals {
+    /// These counts and those of the time from `before` to `now`.
+    fn plus(self, before: DatabaseTotals, now: DatabaseTotals) -> DatabaseTotals {
+        DatabaseTotals {
+            expired: self.expired + now.expired.saturating_sub(before.expired),
+            time_cap_reached: self.time_cap_reached
+                + now.time_cap_reached.saturating_sub(before.time_cap_reached),
+            evicted: self.evicted + now.evicted.saturating_sub(before.evicted),
+        }
     }
 }
 
 struct State {
     baseline: Totals,
     /// Counts of databases before the present one.
-    earlier_expired: u64,
-    earlier_caps: u64,
+    earlier: DatabaseTotals,
     /// Total number of commands at some moments, the oldest first.
     samples: VecDeque<(Instant, u64)>,
 }
 
 impl State {
     fn counting_from(baseline: Totals) -> State {
-        State { baseline, earlier_expired: 0, earlier_caps: 0, samples: VecDeque::new() }
+        State { baseline, earlier: DatabaseTotals::default(), samples: VecDeque::new() }
     }
 }
 
@@ -105,10 +128,8 @@ impl Statistics {
     /// at zero.
     pub(super) fn change_database(&self, last: &Totals, first: &Totals) {
         self.with(|state| {
-            state.earlier_expired += last.expired.saturating_sub(state.baseline.expired);
-            state.earlier_caps += last.time_cap_reached.saturating_sub(state.baseline.time_cap_reached);
-            state.baseline.expired = first.expired;
-            state.baseline.time_cap_reached = first.time_cap_reached;
+            state.earlier = state.earlier.plus(state.baseline.database, last.database);
+            state.baseline.database = first.database;
         });
     }
 
@@ -129,9 +150,9 @@ impl Statistics {
 
     /// The activity since the baseline.
     pub(super) fn activity(&self, now: &Totals, stale_percent: f64) -> KernelActivity {
-        let (before, earlier, ops_per_second) = self.with(|state| {
-            (state.baseline, (state.earlier_expired, state.earlier_caps), rate(&state.samples))
-        });
+        let (before, earlier, ops_per_second) =
+            self.with(|state| (state.baseline, state.earlier, rate(&state.samples)));
+        let database = earlier.plus(before.database, now.database);
         let (server, old) = (&now.server, &before.server);
         let calls = |call: u32| server.calls[call as usize].saturating_sub(old.calls[call as usize]);
         let lookups = server.lookups.saturating_sub(old.lookups);
@@ -147,10 +168,10 @@ impl Statistics {
             misses,
             refusals: server.refusals.saturating_sub(old.refusals),
             calls: CALLS.map(|(name, call)| (name, calls(call))).to_vec(),
-            expired: earlier.0 + now.expired.saturating_sub(before.expired),
+            expired: database.expired,
             expired_stale_percent: stale_percent,
-            expired_time_cap_reached: earlier.1
-                + now.time_cap_reached.saturating_sub(before.time_cap_reached),
+            expired_time_cap_reached: database.time_cap_reached,
+            evicted: database.evicted,
             ops_per_second,
         }
     }
@@ -170,7 +191,7 @@ mod tests {
     fn the_rate_is_that_of_the_last_samples() {
         // SAFETY: integers only.
         let nothing: srv_stats = unsafe { std::mem::zeroed() };
-        let totals = Totals { server: nothing, expired: 7, time_cap_reached: 0 };
+        let totals = Totals { server: nothing, database: DatabaseTotals::default() };
         let statistics = Statistics::new(totals);
         let start = Instant::now();
         let ops = || statistics.activity(&totals, 0.0).ops_per_second;
@@ -192,19 +213,22 @@ mod tests {
         server.calls[SRV_CALL_GET as usize] = 5;
         (server.lookups, server.misses) = (3, 2);
         (server.bytes, server.passed_bytes, server.local_bytes) = (100, 30, 8);
-        let statistics = Statistics::new(Totals { server, expired: 7, time_cap_reached: 1 });
+        let of = |expired, evicted| DatabaseTotals { expired, time_cap_reached: 1, evicted };
+        let statistics = Statistics::new(Totals { server, database: of(7, 10) });
         server.calls[SRV_CALL_GET as usize] += 4;
         (server.lookups, server.misses) = (10, 3);
         (server.bytes, server.passed_bytes, server.local_bytes) = (120, 35, 10);
-        let activity = statistics.activity(&Totals { server, expired: 9, time_cap_reached: 1 }, 1.5);
+        let activity = statistics.activity(&Totals { server, database: of(9, 15) }, 1.5);
         assert_eq!((activity.hits, activity.misses, activity.input_bytes), (6, 1, 17));
-        assert_eq!((activity.expired, activity.expired_time_cap_reached), (2, 0));
+        assert_eq!((activity.expired, activity.expired_time_cap_reached, activity.evicted), (2, 0, 5));
         assert_eq!(activity.calls[0], ("get", 4));
         // Another database, which counts from zero.
-        let totals = |expired| Totals { server, expired, time_cap_reached: 1 };
-        statistics.change_database(&totals(9), &totals(0));
-        assert_eq!(statistics.activity(&totals(3), 0.0).expired, 5);
-        statistics.reset(totals(3));
-        assert_eq!(statistics.activity(&totals(4), 0.0).expired, 1);
+        let totals = |expired, evicted| Totals { server, database: of(expired, evicted) };
+        statistics.change_database(&totals(9, 15), &totals(0, 0));
+        let activity = statistics.activity(&totals(3, 1), 0.0);
+        assert_eq!((activity.expired, activity.evicted), (5, 6));
+        statistics.reset(totals(3, 1));
+        let activity = statistics.activity(&totals(4, 1), 0.0);
+        assert_eq!((activity.expired, activity.evicted), (1, 0));
     }
 }

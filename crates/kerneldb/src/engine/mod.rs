@@ -50,7 +50,7 @@ use crate::{
     Error, Result,
     bpf::{self, ArrayMapping, GracePeriod, LoadedObject, MapFds, Program},
     config::{Config, EngineKind},
-    layout::{KDB_USAGE_NONE, kdb_call, kdb_config, kdb_io},
+    layout::{kdb_call, kdb_config, kdb_io},
     limits::CPUS_MAX,
     stats::Stats,
 };
@@ -316,7 +316,7 @@ impl Engine {
     /// Sets which keys are evicted when memory becomes short.
     pub(crate) fn set_eviction(&self, policy: EvictionPolicy) -> Result<()> {
         let kind = policy.usage_kind();
-        if kind != KDB_USAGE_NONE && !self.storage.keeps_usage() {
+        if !self.config().engine.evicts(policy) {
             return Err(Error::Config(format!(
                 "the hash-map engine does not know how often keys are used, so it cannot evict by {}; choose a policy \
                  at random, volatile-ttl, or noeviction",

@@ -188,11 +188,6 @@ pub(crate) trait Storage: Send + Sync {
     /// The memory of a partition. The search for free memory ends when it has found `enough` bytes.
     fn room(&self, partition: u32, enough: u64) -> Room;
 
-    /// Whether the operators keep the usage of keys.
-    fn keeps_usage(&self) -> bool {
-        false
-    }
-
     /// Sets the usage that the operators keep (`KDB_USAGE_*`), and `kdb_arena.usage_factor`.
     fn set_usage_kind(&self, _kind: u32, _factor: u32) {}
 

@@ -119,6 +119,12 @@ impl<'a> Io<'a> {
         unsafe { (*self.ptr()).observed_ts }
     }
 
+    /// The usage of the key that was read.
+    fn usage(&self) -> u8 {
+        // SAFETY: as in `result`.
+        unsafe { (*self.ptr()).usage as u8 }
+    }
+
     fn commit_ts(&self) -> u64 {
         // SAFETY: as in `result`.
         unsafe { (*self.ptr()).commit_ts }
@@ -319,8 +325,8 @@ impl Session {
         unsafe { (&raw mut (*self.ctx()).flags).write_volatile(if logged { 0 } else { KDB_CTX_NO_WAL }) };
     }
 
-    /// Reads a key; an expired key does not exist.
-    pub fn get(&mut self, key: &[u8]) -> Result<Option<Value>> {
+    /// Reads a key into an I/O buffer, with `KDB_IO_*`; `None` if it does not exist.
+    fn read(&self, key: &[u8], flags: u32) -> Result<Option<Io<'_>>> {
         let op = match self.state() {
             KDB_TX_NONE => KDB_OP_GET_AUTO,
             KDB_TX_READ_ONLY => KDB_OP_GET_RO,
@@ -328,11 +334,32 @@ impl Session {
         };
         let mut io = Io::claim(&self.db);
         io.key(key)?;
+        // SAFETY: the buffer is claimed.
+        unsafe {
+            (*io.ptr()).flags = flags;
+            (*io.ptr()).usage = 0;
+        }
         match self.run_keyed(op, key, &io)? {
-            KDB_OK => Ok(Some(io.result())),
+            KDB_OK => Ok(Some(io)),
             KDB_NOT_FOUND => Ok(None),
             status => Err(Error::of_status(status)),
         }
+    }
+
+    /// Reads a key; an expired key does not exist.
+    pub fn get(&mut self, key: &[u8]) -> Result<Option<Value>> {
+        Ok(self.read(key, 0)?.map(|io| io.result()))
+    }
+
+    /// Reads a key as [`Session::get`] does. It does not count as a use of the key, which matters for eviction.
+    pub fn peek(&mut self, key: &[u8]) -> Result<Option<Value>> {
+        Ok(self.read(key, KDB_IO_NO_USE)?.map(|io| io.result()))
+    }
+
+    /// How a key is used, if it exists. The call does not count as a use.
+    pub fn key_usage(&mut self, key: &[u8]) -> Result<Option<KeyUsage>> {
+        let io = self.read(key, KDB_IO_NO_USE)?;
+        Ok(io.map(|io| KeyUsage::of(self.db.eviction.policy(), io.usage())))
     }
 
     fn write(&self, op: u32, key: &[u8], io: &Io<'_>) -> Result<Written> {
@@ -399,26 +426,6 @@ impl Session {
         match self.run(KDB_OP_DEL_AUTO, self.db.control.partition_of(key), io.index)? {
             KDB_OK => Ok(Written::Done { commit_ts: io.commit_ts() }),
             KDB_NOT_FOUND | KDB_MISMATCH => Ok(Written::ConditionFailed),
-            status => Err(Error::of_status(status)),
-        }
-    }
-
-    /// How a key is used, if it exists. The call does not count as a use. Outside of transactions only ([`Error::State`]).
-    pub fn key_usage(&mut self, key: &[u8]) -> Result<Option<KeyUsage>> {
-        if self.in_transaction() {
-            return Err(Error::State);
-        }
-        let mut io = Io::claim(&self.db);
-        io.key(key)?;
-        // SAFETY: the buffer is claimed.
-        unsafe {
-            (*io.ptr()).flags = KDB_IO_NO_USE;
-            (*io.ptr()).usage = 0;
-        }
-        match self.run_keyed(KDB_OP_GET_AUTO, key, &io)? {
-            // SAFETY: the buffer is claimed; the operator is done.
-            KDB_OK => Ok(Some(KeyUsage::of(self.db.eviction.policy(), unsafe { (*io.ptr()).usage } as u8))),
-            KDB_NOT_FOUND => Ok(None),
             status => Err(Error::of_status(status)),
         }
     }

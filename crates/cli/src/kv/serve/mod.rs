@@ -214,7 +214,13 @@ fn in_use(error: bedplate_kerneldb::Error, address: SocketAddr) -> anyhow::Error
 /// Opens the store. The server's programs are loaded meanwhile.
 fn open(args: &Args, server: &mut Preparation, image: Option<Image>) -> anyhow::Result<Store> {
     let engine = args.engine()?;
-    server.check_engine(engine).map_err(|error| hinted(error.to_string(), "leave --local-fast-path out"))?;
+    server.check_engine(engine).map_err(|error| {
+        let hint = match engine.evicts(args.maxmemory_policy) {
+            true => "leave --local-fast-path out",
+            false => "choose a --maxmemory-policy at random, volatile-ttl, or noeviction",
+        };
+        hinted(error.to_string(), hint)
+    })?;
     let config = server.store_config(args.configured(engine)?);
     if args.in_memory {
         return match image {

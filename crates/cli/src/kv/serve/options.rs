@@ -12,7 +12,9 @@ use anyhow::Context;
 use bedplate_kerneldb::checkpoint::CheckpointConfig;
 use bedplate_kerneldb::recovery::RecoveryOptions;
 use bedplate_kerneldb::wal::WalConfig;
-use bedplate_kerneldb::{Config, Durability, EngineKind, HandlerTarget, StoreConfig, Timeouts};
+use bedplate_kerneldb::{
+    Config, Durability, EngineKind, EvictionPolicy, HandlerTarget, StoreConfig, Timeouts,
+};
 use bedplate_kerneldb_redis::server::{Batching, ServerConfig};
 use clap::ValueEnum;
 
@@ -45,6 +47,10 @@ pub struct Args {
     /// Memory for keys, values, indexes and log rings.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
     memory: u64,
+    /// What to evict when the memory is nearly full: noeviction, allkeys-lru, allkeys-lfu, allkeys-random, volatile-lru,
+    /// volatile-lfu, volatile-random or volatile-ttl, as in Redis. The hash-map engine has neither lru nor lfu.
+    #[arg(long, value_name = "POLICY", default_value = "noeviction", hide_default_value = true)]
+    pub(super) maxmemory_policy: EvictionPolicy,
     /// Storage engine: arenas need Linux 6.14, hash maps Linux 6.1. On hash maps, user space executes every command, and there are
     /// no handlers of events. Default: arenas if this kernel has them. Both engines read each other's data directories.
     #[arg(long, value_enum)]
@@ -301,6 +307,7 @@ impl Args {
             max_clients: self.max_clients,
             idle_timeout: (!self.idle_timeout.is_zero()).then_some(self.idle_timeout),
             password: self.password()?,
+            eviction: self.maxmemory_policy,
             kernel_path: !self.no_kernel_path,
             local_fast_path: self.local_fast_path,
             batch_workers: match self.batch_workers {

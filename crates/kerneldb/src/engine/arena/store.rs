@@ -218,10 +218,6 @@ impl Storage for ArenaStore {
         self.partition(partition).room(enough)
     }
 
-    fn keeps_usage(&self) -> bool {
-        true
-    }
-
     fn set_usage_kind(&self, kind: u32, factor: u32) {
         self.partitions.iter().for_each(|partition| partition.set_usage_kind(kind, factor));
     }
