@@ -60,7 +60,6 @@ fn keys_in_use_stay() {
         let Some(db) = database(policy) else { return };
         let left = use_some_keys(&db, 5000, 60);
         assert!(left > 4900, "{policy:?}: {left} of 5000 keys in use are left");
-        drop(db.session().unwrap());
         db.verify().unwrap();
     }
     let Some(db) = database(EvictionPolicy::AllkeysRandom) else { return };

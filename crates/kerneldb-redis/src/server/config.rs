@@ -124,7 +124,7 @@ impl ServerConfig {
     }
 
     /// Returns an error for a server that a database of this engine cannot have.
-    pub(super) fn check_engine(&self, engine: EngineKind) -> Result<()> {
+    pub fn check_engine(&self, engine: EngineKind) -> Result<()> {
         if self.local_fast_path && engine == EngineKind::HashMap {
             return Err(Error::Config("the local fast path needs the arena engine".into()));
         }

@@ -37,6 +37,11 @@ const LEAST_SHARE: f64 = 1.0 / 64.0;
 const STEP_SHARE: u64 = 64;
 const STEP_BYTES: std::ops::RangeInclusive<u64> = 256 << 10..=4 << 20;
 
+/// After all keys were read and too few could be evicted, the next search begins after a pause: at least this one, and one in
+/// proportion to the time that the search has taken.
+const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
+const EXHAUSTED_PAUSE_FACTOR: u32 = 20;
+
 /// A key that was chosen.
 struct Victim {
     key: Vec<u8>,
@@ -50,6 +55,8 @@ struct Partition<'db> {
     /// The next piece from which keys are evicted.
     cursor: u64,
     pending: Pending,
+    /// Until this time there is nothing to evict: all keys were read, and the policy allowed too few.
+    exhausted_until: Option<Instant>,
     /// When the usage of each piece's keys aged last, in milliseconds since the thread's start.
     aged_ms: Vec<u64>,
 }
@@ -72,6 +79,7 @@ impl<'db> Worker<'db> {
             source: db.eviction_source(index),
             cursor: 0,
             pending: Pending::default(),
+            exhausted_until: None,
             aged_ms: Vec::new(),
         };
         let now = Instant::now();
@@ -116,6 +124,10 @@ impl<'db> Worker<'db> {
         }
         let (mut evicted, mut is_short) = (0, false);
         for index in 0..self.partitions.len() {
+            if self.partitions[index].exhausted_until.is_some_and(|until| Instant::now() < until) {
+                is_short = true;
+                continue;
+            }
             self.partitions[index].pending.settle(self.db.released_ts());
             let pending = self.partitions[index].pending.bytes();
             let total = self.db.room(index as u32, 0).total;
@@ -147,11 +159,16 @@ impl<'db> Worker<'db> {
     /// evicted, which are fewer if the policy allows no more.
     fn evict(&mut self, index: usize, policy: EvictionPolicy, goal: u64, total: u64) -> Result<u64> {
         let mut share = (goal as f64 / total as f64).clamp(LEAST_SHARE, 1.0);
-        let mut evicted = 0;
+        let (mut evicted, started) = (0, Instant::now());
         loop {
             let threshold = if share < 1.0 { self.sample(index, policy)?.threshold(share) } else { 0 };
             evicted += self.pass(index, policy, threshold, goal - evicted)?;
-            if evicted >= goal || share >= 1.0 {
+            if evicted >= goal {
+                return Ok(evicted);
+            }
+            if share >= 1.0 {
+                let pause = EXHAUSTED_PAUSE.max(started.elapsed() * EXHAUSTED_PAUSE_FACTOR);
+                self.partitions[index].exhausted_until = Some(Instant::now() + pause);
                 return Ok(evicted);
             }
             share = (2.0 * share).min(1.0);
