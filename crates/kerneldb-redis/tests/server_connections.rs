@@ -328,7 +328,7 @@ fn a_killed_client_executes_nothing_after_the_reply() {
     }
     for config in ways() {
         let running = start(config);
-        for round in 0..20 {
+        for round in 0..5 {
             let mut victims: Vec<_> = (0..100).map(|_| running.client()).collect();
             victims.iter_mut().for_each(|victim| victim.ask("GET n", "$-1"));
             let mut killer = running.client();
