@@ -88,7 +88,7 @@ fetch_java() {
 
 fetch() {
   local language=$1 folder file status=0
-  mkdir -p "$cache" && folder=$(mktemp -d "$cache/.fetch-XXXXXX")
+  { mkdir -p "$cache" && folder=$(mktemp -d "$cache/.fetch-XXXXXX"); } || return 1
   for file in $(pins "$language"); do
     cp "$programs/$language/$file" "$folder"
   done

@@ -11,6 +11,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use clients::library::{Language, run};
@@ -34,16 +35,14 @@ impl Servers {
         if !password.is_empty() {
             std::fs::write(folder.path().join("password"), password).unwrap();
         }
-        let mut servers = Servers { folder, running: Vec::new(), ports: vec![0; DOCUMENTED.len()] };
-        for i in 0..DOCUMENTED.len() {
-            servers.running.push(None);
-            servers.start_again(i);
-            servers.ports[i] = servers.running[i].as_ref().unwrap().port;
-        }
+        let ports: Vec<_> = DOCUMENTED.iter().map(|_| free_port()).collect();
+        let running = ports.iter().map(|_| None).collect();
+        let mut servers = Servers { folder, running, ports };
+        (0..DOCUMENTED.len()).for_each(|i| servers.start_server(i));
         servers
     }
 
-    fn start_again(&mut self, i: usize) {
+    fn start_server(&mut self, i: usize) {
         let password = self.folder.path().join("password");
         let port = self.ports[i].to_string();
         let mut options = vec!["--port", &port];
@@ -70,7 +69,7 @@ impl Servers {
         for line in BufReader::new(child.stdout.take().unwrap()).lines() {
             match line.unwrap().as_str() {
                 "stop" => self.end(last),
-                "start" => self.start_again(last),
+                "start" => self.start_server(last),
                 other => {
                     lines.push(other.to_owned());
                     continue;
@@ -139,8 +138,16 @@ impl Drop for Proxy {
     }
 }
 
+/// A port below those that the kernel gives to clients. Otherwise a client could get the port of a server that has ended, and the
+/// server could not start again.
 fn free_port() -> u16 {
-    TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let port = 20_000 + (std::process::id() + NEXT.fetch_add(1, Relaxed)) % 12_000;
+        if TcpListener::bind(("127.0.0.1", port as u16)).is_ok() {
+            return port as u16;
+        }
+    }
 }
 
 /// The program of twemproxy. If it is missing, says that the test is skipped.

@@ -41,6 +41,14 @@ func ring(addresses []string) {
 		last = names
 		server.Close()
 	}
+	// A command on several keys goes to the server of the first one, which does not have all of the others.
+	found := 0
+	for _, value := range reply(client.MGet(ctx, key(0), key(1), key(2), key(3), key(4), key(5), key(6), key(7)).Result()) {
+		if value != nil {
+			found++
+		}
+	}
+	equal(found > 0 && found < 8, true, "MGET of keys on several servers")
 	// Keys with the same tag are on the same server, so that commands on several keys find all of them.
 	ok(client.MSet(ctx, "{user:1}:name", "x", "{user:1}:mail", "y").Err(), "MSET of keys with a tag")
 	equal(reply(client.MGet(ctx, "{user:1}:name", "{user:1}:mail").Result()), []any{"x", "y"}, "MGET of keys with a tag")

@@ -66,7 +66,7 @@ func values(client *redis.Client) {
 	equal(reply(client.SetXX(ctx, "no", "other", 0).Result()), false, "SET XX of no key")
 	equal(reply(client.SetArgs(ctx, "k", "w", redis.SetArgs{Mode: "XX", Get: true}).Result()), "v", "SET XX GET")
 	ok(client.Set(ctx, "k", "w", 100*time.Second).Err(), "SET EX")
-	equal(reply(client.TTL(ctx, "k").Result()), 100*time.Second, "TTL")
+	equal(reply(client.TTL(ctx, "k").Result()) > 90*time.Second, true, "TTL")
 	ok(client.Set(ctx, "k", "x", redis.KeepTTL).Err(), "SET KEEPTTL")
 	equal(reply(client.PTTL(ctx, "k").Result()) > 90*time.Second, true, "PTTL")
 	equal(reply(client.Persist(ctx, "k").Result()), true, "PERSIST")

@@ -114,7 +114,7 @@ public final class JedisSmoke {
     Checks.equal(client.set("no", "other", new SetParams().xx()), null, "SET XX of no key");
     Checks.equal(client.setGet("k", "w", new SetParams().xx()), "v", "SET XX GET");
     Checks.equal(client.set("k", "w", new SetParams().ex(100)), "OK", "SET EX");
-    Checks.equal(client.ttl("k"), 100L, "TTL");
+    Checks.equal(client.ttl("k") > 90, true, "TTL");
     Checks.equal(client.set("k", "x", new SetParams().keepTtl()), "OK", "SET KEEPTTL");
     Checks.equal(client.pttl("k") > 90_000, true, "PTTL");
     Checks.equal(client.persist("k"), 1L, "PERSIST");

@@ -97,7 +97,7 @@ public final class LettuceSmoke {
     Checks.equal(commands.set("no", "other", SetArgs.Builder.xx()), null, "SET XX of no key");
     Checks.equal(commands.setGet("k", "w", SetArgs.Builder.xx()), "v", "SET XX GET");
     Checks.equal(commands.set("k", "w", SetArgs.Builder.ex(100)), "OK", "SET EX");
-    Checks.equal(commands.ttl("k"), 100L, "TTL");
+    Checks.equal(commands.ttl("k") > 90, true, "TTL");
     Checks.equal(commands.set("k", "x", SetArgs.Builder.keepttl()), "OK", "SET KEEPTTL");
     Checks.equal(commands.pttl("k") > 90_000, true, "PTTL");
     Checks.equal(commands.persist("k"), true, "PERSIST");

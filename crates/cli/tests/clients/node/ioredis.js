@@ -39,7 +39,7 @@ async function values(client) {
   equal(await client.set('no', 'other', 'XX'), null, 'SET XX of no key');
   equal(await client.set('k', 'w', 'XX', 'GET'), 'v', 'SET XX GET');
   equal(await client.set('k', 'w', 'EX', 100), 'OK', 'SET EX');
-  equal(await client.ttl('k'), 100, 'TTL');
+  assert.ok((await client.ttl('k')) > 90, 'TTL');
   equal(await client.set('k', 'x', 'KEEPTTL'), 'OK', 'SET KEEPTTL');
   assert.ok((await client.pttl('k')) > 90_000, 'PTTL');
   equal([await client.persist('k'), await client.expire('k', 50, 'NX')], [1, 1], 'PERSIST and EXPIRE NX');

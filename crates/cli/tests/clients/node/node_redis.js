@@ -48,7 +48,7 @@ async function values(client) {
   equal(await client.set('no', 'other', { condition: 'XX' }), null, 'SET XX of no key');
   equal(await client.set('k', 'w', { condition: 'XX', GET: true }), 'v', 'SET XX GET');
   equal(await client.set('k', 'w', { expiration: { type: 'EX', value: 100 } }), 'OK', 'SET EX');
-  equal(await client.ttl('k'), 100, 'TTL');
+  assert.ok((await client.ttl('k')) > 90, 'TTL');
   equal(await client.set('k', 'x', { expiration: 'KEEPTTL' }), 'OK', 'SET KEEPTTL');
   assert.ok((await client.pTTL('k')) > 90_000, 'PTTL');
   equal(await client.persist('k'), 1, 'PERSIST');

@@ -91,12 +91,15 @@ def main(mode, password, proxy_port, *ports):
     if mode == "error":
         for _ in range(5):
             equal(attempt(lambda: proxy.get(lost)), redis.ResponseError, "GET of a key of the server that is gone")
-            equal(attempt(lambda: proxy.mget(lost, kept)), redis.ResponseError, "MGET with such a key")
             equal(proxy.get(kept), str(KEYS.index(kept)).encode(), "GET of a key of another server")
+            equal(attempt(lambda: proxy.mget(lost, kept)), redis.ResponseError, "MGET with such a key")
+            # After an MGET that has failed, the proxy sometimes closes the client's connection, also in front of Redis.
+            until(lambda: attempt(proxy.ping) is True, "the client is connected again")
     else:
+        # From time to time the proxy tries the server again, which gives errors.
         until(lambda: attempt(lambda: proxy.get(lost)) is None, "another server is asked for the key")
-        equal(proxy.set(lost, "meanwhile"), True, "SET of such a key")
-        equal(proxy.get(lost), b"meanwhile", "GET of such a key")
+        until(lambda: attempt(lambda: proxy.set(lost, "meanwhile")) is True, "SET of such a key")
+        until(lambda: attempt(lambda: proxy.get(lost)) == b"meanwhile", "GET of such a key")
     ask("start")
     value = str(KEYS.index(lost)).encode()
     until(lambda: attempt(lambda: proxy.get(lost)) == value, "the server that came back has its value")

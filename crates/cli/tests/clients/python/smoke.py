@@ -240,7 +240,8 @@ async def asynchronous(protocol):
     equal(await client.set("async", 1, ex=100), True, "SET")
     await asyncio.gather(*(client.incr("async") for _ in range(100)))
     async with client.pipeline(transaction=True) as pipe:
-        equal(await pipe.incr("async").ttl("async").execute(), [102, 100], "MULTI and EXEC")
+        value, ttl = await pipe.incr("async").ttl("async").execute()
+        equal((value, 90 < ttl <= 100), (102, True), "MULTI and EXEC")
     async with client.lock("async-lock", timeout=5):
         equal(await client.exists("async-lock"), 1, "a lock that is held")
     equal(await client.register_script("return ARGV[1]")(args=["x"]), b"x", "a script")
