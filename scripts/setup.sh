@@ -168,6 +168,19 @@ if ((${#mariadb[@]})) && have apt-get && { [[ $(id -u) -eq 0 ]] || have sudo; };
   done
 fi
 
+# ---- twemproxy, which spreads keys over several servers in a test --------------------------------------
+# Not every distribution has it, and then its test says that it is skipped.
+if ! have nutcracker && [[ ! -x /usr/sbin/nutcracker ]] && have apt-get && { [[ $(id -u) -eq 0 ]] || have sudo; }; then
+  take_root "apt-get install nutcracker"
+  say "installing: nutcracker (twemproxy), where the distribution has it"
+  if [[ -n $(apt-cache show --no-all-versions nutcracker 2>/dev/null) ]] &&
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nutcracker; then
+    stop_service nutcracker
+  else
+    say "there is no nutcracker: its test will say that it is skipped"
+  fi
+fi
+
 # ---- Source packages of Debian, for the test suites in them -------------------------------------------
 # apt checks signatures and checksums; a configuration and folders of its own leave the system's apt as it is, and no
 # step takes root.
@@ -269,6 +282,9 @@ if ! PYTHONPATH=$cache/duckdb-2 "$python" -c 'import duckdb' 2>/dev/null; then
     --only-binary :all: --upgrade --target "$cache/duckdb-2" 'duckdb==2.*' ||
     say "it could not be fetched: the benchmark scan-tpch will measure the version that has the generator"
 fi
+
+# ---- Client libraries of Redis in other languages, which the tests run against the server --------------
+scripts/clients.sh fetch
 
 # ---- Rust -------------------------------------------------------------------------------------------
 channel=$(sed -n 's/^channel *= *"\(.*\)"/\1/p' rust-toolchain.toml)

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bedplate_kerneldb_redis::server::ServerConfig;
 use common::can_run;
-use server::{Random, bulk, config, eventually, request, start, start_with, words};
+use server::{Random, bulk, config, eventually, request, start, start_with, ways, words};
 
 /// A client that asks for much more than all buffers hold and reads only afterwards.
 #[test]
@@ -317,6 +317,43 @@ fn idle_and_killed_connections_are_closed() {
     busy.ask("PING", "+PONG");
     drop(busy);
     running.finish();
+}
+
+/// When CLIENT KILL is answered, no killed client can change anything any more, although the kernel answers it without the
+/// event loop. An administrator relies on that, for instance after a new password.
+#[test]
+fn a_killed_client_executes_nothing_after_the_reply() {
+    if !can_run() {
+        return;
+    }
+    for config in ways() {
+        let running = start(config);
+        let mut killer = running.client();
+        for round in 0..3 {
+            let mut victims: Vec<_> = (0..100).map(|_| running.client()).collect();
+            victims.iter_mut().for_each(|victim| victim.ask("GET n", "$-1"));
+            killer.ask("CLIENT KILL TYPE normal", &format!(":{}", victims.len()));
+            // The youngest are closed last.
+            for victim in victims.iter_mut().rev() {
+                // Sending fails if the end of the connection is known already.
+                let _ = victim.socket.write_all(&words("INCR n"));
+            }
+            for victim in &mut victims {
+                let mut replies = Vec::new();
+                // The end is a reset if the server closed the connection before it read the request.
+                if let Err(e) = victim.socket.read_to_end(&mut replies) {
+                    assert_eq!(e.kind(), ErrorKind::ConnectionReset);
+                }
+                assert!(replies.is_empty(), "round {round}: {:?}", String::from_utf8_lossy(&replies));
+            }
+            killer.ask("GET n", "$-1");
+        }
+        // A client that kills itself gets its reply. What it has sent behind the command is not executed.
+        killer.send(&["CLIENT KILL TYPE normal SKIPME no", "INCR n"].map(words).concat());
+        assert_eq!(killer.rest(), b":1\r\n");
+        running.client().ask("GET n", "$-1");
+        running.finish();
+    }
 }
 
 /// The programs are exchanged again and again under load; no reply is lost or changed.

@@ -44,7 +44,8 @@ impl Target {
     /// Connects and logs in. Replies may take as long as they need: a checkpoint can take minutes.
     pub fn connect(&self) -> anyhow::Result<Connection> {
         let info = ConnectionAddr::Tcp(self.host.clone(), self.port).into_connection_info()?;
-        let mut settings = info.redis_settings().clone();
+        // A proxy in front of several servers closes a connection that introduces itself with CLIENT SETINFO.
+        let mut settings = info.redis_settings().clone().set_skip_set_lib_name();
         if let Some(password) = password(self.password_file.as_ref())? {
             settings = settings.set_password(password);
         }

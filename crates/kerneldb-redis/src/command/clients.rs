@@ -62,7 +62,7 @@ impl Client {
         self.text.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the connection has to be closed because of CLIENT KILL.
+    /// Whether the connection has to be closed because of CLIENT KILL. It executes no further command.
     pub fn killed(&self) -> bool {
         self.killed.load(Relaxed)
     }
@@ -202,8 +202,8 @@ impl Clients {
         true
     }
 
-    /// Number of kills so far. When it changes, the server looks for connections that are
-    /// [`Client::killed`], because those may never send anything again.
+    /// Number of kills so far. When a command changes it, the server closes the connections that are [`Client::killed`] before it
+    /// sends the command's reply.
     pub fn kills(&self) -> u64 {
         self.kills.load(Relaxed)
     }

@@ -46,6 +46,8 @@ pub(super) enum Awaiting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Fine,
+    /// A request has killed connections. They must be closed before [`Client::advance`] is called again, which then sends the reply.
+    Killed,
     /// A client wants the server to stop.
     Shutdown,
 }
@@ -144,7 +146,7 @@ impl Client {
         heard_all && slot.drained() && self.out.is_empty() && self.awaiting == Awaiting::Input
     }
 
-    /// Whether another client has asked for this connection to be closed.
+    /// Whether a client has asked for this connection to be closed.
     pub(super) fn killed(&self) -> bool {
         self.dialogue.killed()
     }
@@ -211,7 +213,13 @@ impl Client {
                     }
                 }
             }
+            let kills = self.dialogue.kills();
             let next = self.dialogue.process(&mut self.out);
+            if self.dialogue.kills() != kills && next != Next::Shutdown {
+                self.last = next == Next::Close;
+                self.awaiting = Awaiting::Others;
+                return Outcome::Killed;
+            }
             match next {
                 Next::FlushOutput => {
                     if self.flush() {

@@ -154,7 +154,12 @@ impl Dialogue {
         ConnMode { waits_for_disk, protocol: self.connection.protocol() }
     }
 
-    /// Whether another client has asked for this connection to be closed.
+    /// Number of connections that clients have killed so far, on the whole server.
+    pub(super) fn kills(&self) -> u64 {
+        self.connection.server().clients.kills()
+    }
+
+    /// Whether a client has asked for this connection to be closed.
     pub(super) fn killed(&self) -> bool {
         self.connection.client().killed()
     }

@@ -76,8 +76,6 @@ pub(super) struct EventLoop {
     /// The buffer for one read from a connection.
     buffer: Box<[u8]>,
     next_sweep: Instant,
-    /// The registry's number of kills at the last sweep.
-    kills: u64,
     /// Connections at and above this index were never in use.
     used: Arc<AtomicU32>,
     /// Keeps the kernel's workers in the batch class.
@@ -141,7 +139,6 @@ impl EventLoop {
             counters,
             backend,
             log: None,
-            kills: 0,
             timers: BinaryHeap::new(),
             durable: Vec::new(),
             runnable: VecDeque::new(),
@@ -271,10 +268,16 @@ impl EventLoop {
         }
         let slot = self.table.conn(index);
         let before = client.awaiting;
-        if client.advance(slot, &mut self.buffer) == Outcome::Shutdown {
-            tracing::info!("a client asked for shutdown");
-            self.stop = true;
+        match client.advance(slot, &mut self.buffer) {
+            Outcome::Fine => {}
+            Outcome::Killed => self.close_killed(index),
+            Outcome::Shutdown => {
+                tracing::info!("a client asked for shutdown");
+                self.stop = true;
+            }
         }
+        let Some(client) = self.clients[index as usize].as_mut() else { return };
+        let slot = self.table.conn(index);
         let (generation, awaiting) = (client.generation, client.awaiting);
         match awaiting {
             Awaiting::Close => {
@@ -302,6 +305,16 @@ impl EventLoop {
             Awaiting::Write => self.watch(index, EventFlags::OUT),
             _ if client.is_with_kernel() => self.watch(index, watched),
             _ => self.watch(index, EventFlags::IN | EventFlags::ET),
+        }
+    }
+
+    /// Closes the connections that the client at `killer` has killed, before it gets the reply: the kernel would go on answering
+    /// their requests. The killer itself ends after the reply if it is one of them.
+    fn close_killed(&mut self, killer: u32) {
+        for index in 0..self.clients.len() as u32 {
+            if index != killer && self.clients[index as usize].as_ref().is_some_and(Client::killed) {
+                self.close(index, "killed by another client");
+            }
         }
     }
 
@@ -357,11 +370,9 @@ impl EventLoop {
     /// Checks every connection for changes that no event announces.
     fn sweep(&mut self) {
         let now = Instant::now();
-        let kills = self.backend.server().clients.kills();
-        if now < self.next_sweep && kills == self.kills {
+        if now < self.next_sweep {
             return;
         }
-        self.kills = kills;
         self.next_sweep = now + SWEEP_INTERVAL;
         self.backend.sample();
         if !self.listening {
@@ -374,8 +385,9 @@ impl EventLoop {
         for index in 0..self.clients.len() as u32 {
             let Some(client) = self.clients[index as usize].as_ref() else { continue };
             let slot = self.table.conn(index);
-            if client.killed() {
-                self.close(index, "killed by another client");
+            // It has killed itself. It ends when its reply is sent, unless it does not read it.
+            if client.killed() && !client.runnable {
+                self.close(index, "killed by itself");
                 continue;
             }
             if slot.broken() != 0 || client.awaiting == Awaiting::Drain || client.half_closed {

@@ -106,8 +106,6 @@ fn bits() -> impl Strategy<Value = Words> {
             .prop_map(|(k, r)| [words(&["bitcount", &k]), r].concat()),
         2 => (key(), any_of(&["0", "1", "2", "x"]), prop_oneof![1 => Just(words(&[])), 1 => number().prop_map(|n| vec![n]), 4 => range()])
             .prop_map(|(k, b, r)| [words(&["bitpos", &k, &b]), r].concat()),
-        2 => (any_of(&["and", "OR", "xor", "not", "nand"]), key(), prop::collection::vec(key(), 0..4))
-            .prop_map(|(o, k, s)| [words(&["bitop", &o, &k]), s].concat()),
         3 => (any_of(&["bitfield", "bitfield", "BITFIELD_RO"]), key(), prop::collection::vec(part, 0..4))
             .prop_map(|(c, k, p)| [words(&[&c, &k]), p.concat()].concat()),
     ]
@@ -146,6 +144,9 @@ fn deleting() -> impl Strategy<Value = Words> {
     prop_oneof![
         2 => (any_of(&["del", "unlink"]), prop::collection::vec(key(), 1..3)).prop_map(|(c, k)| [words(&[&c]), k].concat()),
         1 => key().prop_map(|k| words(&["getdel", &k])),
+        // An empty result deletes the destination.
+        1 => (any_of(&["and", "OR", "xor", "not", "nand"]), key(), prop::collection::vec(key(), 0..4))
+            .prop_map(|(o, k, s)| [words(&["bitop", &o, &k]), s].concat()),
         2 => (key(), unix_time(), conditions).prop_map(|(k, s, c)| [words(&["expireat", &k, &s]), c].concat()),
         1 => (any_of(&["expire", "pexpire"]), key(), seconds())
             .prop_map(|(c, k, s)| words(&[&c, &k, &(if c == "expire" { s } else { s + "000" })])),
