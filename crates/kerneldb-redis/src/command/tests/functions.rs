@@ -299,7 +299,6 @@ fn functions_in_transactions() {
 #[test]
 fn no_function_uses_up_the_server() {
     let mut client = one();
-    assert_eq!(client.send("CONFIG SET busy-reply-threshold 300"), "+OK\r\n");
     load(
         &mut client,
         "#!lua name=good\nlocal n = 0 redis.register_function('good', function() n = n + 1 return n end)",
@@ -313,6 +312,9 @@ fn no_function_uses_up_the_server() {
         ("for i = 1, 1e9 do coroutine.create(print) end", "-ERR"),
     ] {
         load(&mut client, &library(&format!("redis.call('set', KEYS[1], 1) {body}")));
+        // On a busy machine, memory may last longer than a short time.
+        let time_ms = if expected.contains("300 ms") { 300 } else { 20_000 };
+        assert_eq!(client.send(&format!("CONFIG SET busy-reply-threshold {time_ms}")), "+OK\r\n");
         let start = Instant::now();
         let reply = call(&mut client, "f");
         assert!(reply.contains(expected), "{body}: {reply}");
