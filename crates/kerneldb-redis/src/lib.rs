@@ -15,3 +15,4 @@ pub mod limits;
 pub mod resp;
 mod script;
 pub mod server;
+mod subsequence;

@@ -35,6 +35,10 @@ pub const LINE_BYTES_MAX: usize = 64 << 10;
 /// BEDPLATE CHECKPOINT, BEDPLATE VERIFY or SHUTDOWN SAVE gets an error.
 pub const ADMIN_TASKS_WAITING: usize = 64;
 
+/// Product of the lengths of two values of which LCS returns the longest common subsequence. A larger one is an error. The event loop
+/// serves nobody else meanwhile.
+pub const LCS_CELLS_MAX: u64 = 1 << 30;
+
 /// Scripts that are kept for EVALSHA. One more, and the oldest is forgotten: its clients get NOSCRIPT.
 pub const SCRIPTS_MAX: usize = 4096;
 

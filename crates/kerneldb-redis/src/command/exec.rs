@@ -241,7 +241,7 @@ pub(super) fn access(cmd: Cmd, args: Args<'_>) -> Access {
         Get | Strlen | Getrange | Substr | Ttl | Pttl | Expiretime | Pexpiretime | Type | Object | Memory
         | Setnx | Setex | Psetex | Cas | Getbit | Bitcount | Bitpos | BitfieldRo => Access::Single,
         Exists | Touch | Mget if args.len() == 2 => Access::Single,
-        Exists | Touch | Mget => Access::Snapshot,
+        Exists | Touch | Mget | Lcs => Access::Snapshot,
         Set if args.from(3).any(|arg| arg.eq_ignore_ascii_case(b"get")) => Access::ReadWrite,
         Set => Access::Single,
         Del | Unlink if args.len() == 2 => Access::Single,
@@ -267,6 +267,7 @@ pub(super) fn data<S: Operators, V: Services>(cmd: Cmd, ctx: &mut Ctx<'_, S, V>,
         Del | Unlink | Exists | Touch | Rename | Renamenx | Copy | Type | Object | Memory => {
             super::generic::run(cmd, ctx, args)
         }
+        Lcs => super::lcs::run(ctx, args),
         _ => super::string::run(cmd, ctx, args),
     }
 }

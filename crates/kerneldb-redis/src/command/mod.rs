@@ -30,6 +30,7 @@ mod glob;
 mod info;
 mod introspect;
 mod keyspace;
+mod lcs;
 mod multi;
 mod operators;
 mod procedure;

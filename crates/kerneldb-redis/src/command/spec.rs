@@ -102,6 +102,7 @@ pub(super) enum Cmd {
     Info,
     Keys,
     Lastsave,
+    Lcs,
     Memory,
     Mget,
     Mset,

@@ -59,6 +59,7 @@ pub(super) static COMMANDS: &[Spec] = &[
     c(Cmd::Info, "info", -1, LOADING|STALE, (0, 0, 0), "slow dangerous", "server", "1.0.0", "Describes the server.", NONE),
     c(Cmd::Keys, "keys", 2, RO, (0, 0, 0), "keyspace read slow dangerous", "generic", "1.0.0", "Returns all keys that match a pattern, from one snapshot.", NONE),
     c(Cmd::Lastsave, "lastsave", 1, LOADING|STALE|FAST, (0, 0, 0), "admin fast dangerous", "server", "1.0.0", "Returns the Unix time in seconds of the last checkpoint.", NONE),
+    c(Cmd::Lcs, "lcs", -3, RO, (1, 2, 1), "read string slow", "string", "7.0.0", "Returns the longest common subsequence of two values.", NONE),
     c(Cmd::Memory, "memory", -2, 0, (0, 0, 0), "slow", "server", "4.0.0", "Groups commands about memory.", MEMORY),
     c(Cmd::Mget, "mget", -2, RO|FAST, (1, -1, 1), "read string fast", "string", "1.0.0", "Returns the values of several keys, read from one snapshot.", NONE),
     c(Cmd::Mset, "mset", -3, W|OOM, (1, -1, 2), "write string slow", "string", "1.0.1", "Writes several keys in one transaction.", NONE),

@@ -5,6 +5,7 @@ mod differential;
 mod full_log_ring;
 mod functions;
 mod fuzz;
+mod lcs;
 mod model;
 mod redis;
 mod replies;
