@@ -22,6 +22,7 @@ mod clients;
 mod config;
 mod connection;
 mod counter;
+pub(crate) mod dump;
 mod exec;
 mod expire;
 mod functions;

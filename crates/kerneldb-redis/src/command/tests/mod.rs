@@ -2,6 +2,7 @@
 
 mod database;
 mod differential;
+mod dumps;
 mod full_log_ring;
 mod functions;
 mod fuzz;
