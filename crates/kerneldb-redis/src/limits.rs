@@ -39,6 +39,12 @@ pub const ADMIN_TASKS_WAITING: usize = 64;
 /// serves nobody else meanwhile.
 pub const LCS_CELLS_MAX: u64 = 1 << 30;
 
+/// Bytes of the commands that a monitor has not received yet (MONITOR). A monitor with more is closed.
+pub const MONITOR_BACKLOG_BYTES_MAX: usize = 8 << 20;
+
+/// Largest `slowlog-max-len`: entries of the slow log, of some KiB at most. A larger one is an error of CONFIG SET.
+pub const SLOW_LOG_ENTRIES_MAX: u64 = 10_000;
+
 /// Scripts that are kept for EVALSHA. One more, and the oldest is forgotten: its clients get NOSCRIPT.
 pub const SCRIPTS_MAX: usize = 4096;
 

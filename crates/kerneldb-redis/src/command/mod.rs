@@ -32,9 +32,12 @@ mod info;
 mod introspect;
 mod keyspace;
 mod lcs;
+mod monitor;
 mod multi;
+mod observed;
 mod operators;
 mod procedure;
+mod redact;
 mod request;
 mod script_run;
 mod scripting;
@@ -42,6 +45,7 @@ mod services;
 mod session;
 mod settings;
 mod shutdown;
+mod slowlog;
 mod spec;
 mod string;
 mod table;
@@ -55,6 +59,7 @@ pub use carried::CarriedConnection;
 pub use clients::{Client, Clients, Pauses, Peer};
 pub use connection::{Connection, Next};
 pub use glob::glob_match;
+pub use monitor::Monitors;
 pub use operators::Operators;
 pub use services::{
     AdminTask, AdminTaskResult, AdminTaskTicket, Counters, KernelActivity, Keyspace, Memory, ServerState,
@@ -62,6 +67,7 @@ pub use services::{
 };
 pub use settings::{DatabaseOptions, Settings, Startup};
 pub use shutdown::Shutdown;
+pub use slowlog::SlowLog;
 
 /// Bytes for humans, as INFO prints them.
 fn format_bytes(bytes: u64) -> String {

@@ -99,6 +99,7 @@ impl Execution<'_> {
         interpreter: &mut Interpreter,
     ) -> Run {
         let was_in_exec = std::mem::replace(&mut core.in_exec, true);
+        let was_in_script = std::mem::replace(&mut core.in_script, true);
         let protocol = ctx.out.protocol();
         let time = Duration::from_millis(core.server.settings.script_time_ms());
         let mut failure = None;
@@ -110,6 +111,7 @@ impl Execution<'_> {
         };
         let outcome = interpreter.run(self.program, self.inputs, time, protocol, &mut run);
         core.in_exec = was_in_exec;
+        core.in_script = was_in_script;
         match outcome {
             Outcome::Reply(reply) => {
                 ctx.out.replies(&reply);

@@ -6,8 +6,9 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
-use crate::limits::SCRIPT_TIME_MAX;
+use crate::limits::{SCRIPT_TIME_MAX, SLOW_LOG_ENTRIES_MAX};
 use bedplate_kerneldb::limits::{
     EXPIRE_EFFORT_MAX, LOG_RING_BYTES_DEFAULT, LOG_RING_BYTES_MAX, LOG_RING_BYTES_MIN, PARTITION_BYTES_MIN,
     VERSIONS_MAX,
@@ -95,6 +96,8 @@ pub struct Settings {
     input_bytes: AtomicU64,
     output_bytes: AtomicU64,
     expire_effort: AtomicU64,
+    slow_log_us: AtomicU64,
+    slow_log_length_max: AtomicU64,
 }
 
 /// Parses a value into options of a database; the error describes what is wrong with the value.
@@ -133,6 +136,18 @@ const TIMEOUT_MS_MAX: u64 = i32::MAX as u64;
 /// Sets `busy-reply-threshold`, whose old name is `lua-time-limit`.
 fn set_script_time(settings: &Settings, value: &[u8]) -> Result<(), &'static str> {
     store(&settings.script_time_ms, value, 1, SCRIPT_TIME_MS_MAX)
+}
+
+/// The value of [`Settings::slow_log_us`] with which no command is logged.
+const NO_SLOW_LOG: u64 = u64::MAX;
+
+/// Sets `slowlog-log-slower-than`, which is -1 if no command is logged.
+fn set_slow_log_threshold(settings: &Settings, value: &[u8]) -> Result<(), &'static str> {
+    match value {
+        b"-1" => settings.slow_log_us.store(NO_SLOW_LOG, Relaxed),
+        _ => return store(&settings.slow_log_us, value, 0, i64::MAX as u64),
+    }
+    Ok(())
 }
 
 const NOT_INTEGER: &str = "argument couldn't be parsed into an integer";
@@ -293,6 +308,16 @@ static PARAMETERS: &[Parameter] = &[
         change: Change::Now(|s, v| store(&s.startup.timeouts.scan_grace_ms, v, 0, TIMEOUT_MS_MAX)),
     },
     Parameter {
+        name: "slowlog-log-slower-than",
+        get: |s| s.slow_log_threshold().map_or("-1".into(), |threshold| threshold.as_micros().to_string()),
+        change: Change::Now(set_slow_log_threshold),
+    },
+    Parameter {
+        name: "slowlog-max-len",
+        get: |s| s.slow_log_length_max().to_string(),
+        change: Change::Now(|s, v| store(&s.slow_log_length_max, v, 0, SLOW_LOG_ENTRIES_MAX)),
+    },
+    Parameter {
         name: "snapshot-grace",
         get: |s| s.startup.timeouts.snapshot_grace_ms.load(Relaxed).to_string(),
         change: Change::Now(|s, v| store(&s.startup.timeouts.snapshot_grace_ms, v, 0, TIMEOUT_MS_MAX)),
@@ -346,6 +371,8 @@ impl Settings {
             input_bytes: (64 << 20).into(),
             output_bytes: (1 << 20).into(),
             expire_effort: 1.into(),
+            slow_log_us: 10_000.into(),
+            slow_log_length_max: 128.into(),
             database: startup.database.into(),
             startup,
         };
@@ -454,6 +481,17 @@ impl Settings {
     /// Effort of the active expiry (`active-expire-effort`).
     pub fn expire_effort(&self) -> u32 {
         self.expire_effort.load(Relaxed) as u32
+    }
+
+    /// The time from which on a command is logged as a slow one; `None` = none is (`slowlog-log-slower-than`).
+    pub fn slow_log_threshold(&self) -> Option<Duration> {
+        let us = self.slow_log_us.load(Relaxed);
+        (us != NO_SLOW_LOG).then(|| Duration::from_micros(us))
+    }
+
+    /// Most entries of the slow log (`slowlog-max-len`).
+    pub fn slow_log_length_max(&self) -> usize {
+        self.slow_log_length_max.load(Relaxed) as usize
     }
 
     /// Whether a password is needed.

@@ -63,6 +63,7 @@ pub(super) static COMMANDS: &[Spec] = &[
     c(Cmd::Lcs, "lcs", -3, RO, (1, 2, 1), "read string slow", "string", "7.0.0", "Returns the longest common subsequence of two values.", NONE),
     c(Cmd::Memory, "memory", -2, 0, (0, 0, 0), "slow", "server", "4.0.0", "Groups commands about memory.", MEMORY),
     c(Cmd::Mget, "mget", -2, RO|FAST, (1, -1, 1), "read string fast", "string", "1.0.0", "Returns the values of several keys, read from one snapshot.", NONE),
+    c(Cmd::Monitor, "monitor", 1, ADMIN|NOSCRIPT|LOADING|STALE, (0, 0, 0), "admin slow dangerous", "server", "1.0.0", "Lets the connection see every command of all clients.", NONE),
     c(Cmd::Mset, "mset", -3, W|OOM, (1, -1, 2), "write string slow", "string", "1.0.1", "Writes several keys in one transaction.", NONE),
     c(Cmd::Msetnx, "msetnx", -3, W|OOM, (1, -1, 2), "write string slow", "string", "1.0.1", "Writes several keys in one transaction if none of them exists.", NONE),
     c(Cmd::Multi, "multi", 1, NOSCRIPT|LOADING|STALE|FAST|ALLOW_BUSY, (0, 0, 0), "fast transaction", "transactions", "1.2.0", "Starts queueing a transaction.", NONE),
@@ -92,6 +93,7 @@ pub(super) static COMMANDS: &[Spec] = &[
     c(Cmd::Setnx, "setnx", 3, W|OOM|FAST, (1, 1, 1), "write string fast", "string", "1.0.0", "Writes a key if it does not exist.", NONE),
     c(Cmd::Setrange, "setrange", 4, W|OOM, (1, 1, 1), "write string slow", "string", "2.2.0", "Overwrites a part of a value; returns its new length.", NONE),
     c(Cmd::Shutdown, "shutdown", -1, ADMIN|NOSCRIPT|LOADING|STALE|NO_MULTI|ALLOW_BUSY, (0, 0, 0), "admin slow dangerous", "server", "1.0.0", "Stops the server.", NONE),
+    c(Cmd::Slowlog, "slowlog", -2, 0, (0, 0, 0), "slow", "server", "2.2.12", "Groups commands about commands that have taken long.", SLOWLOG),
     c(Cmd::Strlen, "strlen", 2, RO|FAST, (1, 1, 1), "read string fast", "string", "2.2.0", "Returns the length of a value.", NONE),
     c(Cmd::Substr, "substr", 4, RO, (1, 1, 1), "read string slow", "string", "1.0.0", "Returns a part of a value; the old name of GETRANGE.", NONE),
     c(Cmd::Time, "time", 1, LOADING|STALE|FAST, (0, 0, 0), "fast", "server", "2.6.0", "Returns the server's time in seconds and microseconds.", NONE),
@@ -182,6 +184,13 @@ static CONFIG: &[Spec] = &[
 static MEMORY: &[Spec] = &[
     sub("help", 2, LOADING|STALE, (0, 0, 0), "slow", "4.0.0"),
     sub("usage", -3, RO, (2, 2, 1), "read slow", "4.0.0"),
+];
+#[rustfmt::skip]
+static SLOWLOG: &[Spec] = &[
+    sub("get", -2, ADMIN|LOADING|STALE, (0, 0, 0), "admin slow dangerous", "2.2.12"),
+    sub("help", 2, LOADING|STALE, (0, 0, 0), "slow", "6.2.0"),
+    sub("len", 2, ADMIN|LOADING|STALE, (0, 0, 0), "admin slow dangerous", "2.2.12"),
+    sub("reset", 2, ADMIN|LOADING|STALE, (0, 0, 0), "admin slow dangerous", "2.2.12"),
 ];
 #[rustfmt::skip]
 static OBJECT: &[Spec] = &[

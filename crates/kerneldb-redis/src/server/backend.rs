@@ -145,6 +145,9 @@ impl Backend {
     /// The gate's times: for all commands, and for those that write.
     fn gate_times(&self) -> (u64, u64) {
         let (pauses, now) = (self.server.clients.pauses(), self.now());
+        if self.server.reports_every_command() {
+            return (u64::MAX, u64::MAX);
+        }
         (kernel_time(pauses.all_until_ms, now), kernel_time(pauses.writes_until_ms, now))
     }
 
@@ -406,6 +409,7 @@ impl Services for Backend {
         if let Err(error) = self.database().set_expire_effort(self.server.settings.expire_effort()) {
             tracing::error!(%error, "the effort of expiry stays as it is");
         }
+        self.pauses_changed();
     }
 
     fn pauses_changed(&self) {

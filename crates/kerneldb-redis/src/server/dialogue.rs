@@ -154,6 +154,11 @@ impl Dialogue {
         ConnMode { waits_for_disk, protocol: self.connection.protocol() }
     }
 
+    /// Whether the client sees every command of all clients.
+    pub(super) fn is_monitor(&self) -> bool {
+        self.connection.is_monitor()
+    }
+
     /// Whether another client has asked for this connection to be closed.
     pub(super) fn killed(&self) -> bool {
         self.connection.client().killed()

@@ -8,10 +8,12 @@ mod functions;
 mod fuzz;
 mod lcs;
 mod model;
+mod monitor;
 mod redis;
 mod replies;
 mod script_libraries;
 mod scripts;
+mod slowlog;
 mod states;
 
 use std::sync::Arc;

@@ -196,6 +196,8 @@ impl EventLoop {
                 tracing::warn!(%error, "a connection of the program before is closed");
             }
         }
+        // One of them may be a monitor.
+        self.backend.pauses_changed();
     }
 
     fn continue_client(
