@@ -243,6 +243,7 @@ impl Connection {
                     let message = format!("ERR {error}");
                     Writer::new(self.active(out), Protocol::Resp2).error(message.as_bytes());
                     Counters::add(&self.core.server.counters.errors);
+                    self.core.server.counters.errors_by_code.note(message.as_bytes());
                     continue;
                 }
             }

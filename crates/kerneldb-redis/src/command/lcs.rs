@@ -7,8 +7,8 @@ use crate::limits::LCS_CELLS_MAX;
 use crate::resp::Args;
 use crate::subsequence;
 
-const TOO_LONG: &str = "ERR String too long for LCS: the product of both lengths exceeds 1073741824";
-const _: () = assert!(LCS_CELLS_MAX == 1_073_741_824, "the error names the limit");
+const TOO_LONG: &str = "ERR String too long for LCS: the product of both lengths exceeds 134217728";
+const _: () = assert!(LCS_CELLS_MAX == 134_217_728, "the error names the limit");
 
 /// The options of LCS.
 #[derive(Default)]

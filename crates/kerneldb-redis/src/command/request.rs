@@ -16,8 +16,8 @@ use super::services::{AdminTaskTicket, Counters, ServerState, Services};
 use super::shutdown::ShutdownNumber;
 use super::spec::{self, Cmd, Resolved, flags};
 use super::{
-    admin, client, config, functions, info, introspect, keyspace, monitor, procedure, scripting, session,
-    slowlog, transaction,
+    admin, client, config, functions, info, introspect, keyspace, latency, monitor, procedure, scripting,
+    session, slowlog, transaction,
 };
 use crate::resp::{Args, Protocol};
 use bedplate_kerneldb::Durability;
@@ -138,6 +138,9 @@ impl Core {
             Err(message) => {
                 if let Some(multi) = &mut self.multi {
                     multi.broken = true;
+                }
+                if let Some(resolved) = spec::find_invalid(args) {
+                    self.server.counters.calls.reject(resolved);
                 }
                 self.error(ctx, &message);
                 return Step::Done;
@@ -310,8 +313,14 @@ impl Core {
     }
 
     pub fn error<S: Operators, V: Services>(&self, ctx: &mut Ctx<'_, S, V>, message: &[u8]) {
-        Counters::add(&self.server.counters.errors);
+        self.count_error(message);
         ctx.out.error(message);
+    }
+
+    /// Counts an error reply.
+    pub fn count_error(&self, message: &[u8]) {
+        Counters::add(&self.server.counters.errors);
+        self.server.counters.errors_by_code.note(message);
     }
 
     /// Runs a command of any kind once, in the open transaction if there is one, and counts it if it is answered.
@@ -332,7 +341,11 @@ impl Core {
             Ok(_) => false,
             Err(Fail::Reply(_)) => true,
         };
-        self.server.counters.calls.note(resolved.cmd, started.elapsed(), failed);
+        let took = started.elapsed();
+        self.server.counters.calls.note(resolved, took, failed);
+        if self.server.settings.latency_threshold().is_some_and(|threshold| took >= threshold) {
+            self.server.latency.add(resolved, ctx.services.now().as_secs(), took);
+        }
         self.observe(resolved, args, started);
         result
     }
@@ -372,6 +385,7 @@ impl Core {
             Config => return config::run(self, ctx, spec, args),
             Command => introspect::run(ctx, spec, args)?,
             Info => info::run(self, ctx, args)?,
+            Latency => latency::run(self, ctx, spec, args)?,
             Monitor => monitor::run(self, ctx)?,
             Slowlog => slowlog::run(self, ctx, spec, args)?,
             _ => self.data(ctx, resolved, args)?,

@@ -114,6 +114,10 @@ impl Execution<'_> {
         core.in_script = was_in_script;
         match outcome {
             Outcome::Reply(reply) => {
+                // The script has returned an error.
+                if let Some(message) = reply.strip_prefix(b"-") {
+                    core.count_error(message);
+                }
                 ctx.out.replies(&reply);
                 Ok(())
             }

@@ -6,6 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::calls::Calls;
 use super::clients::Clients;
+use super::errors::Errors;
+use super::latency::Latency;
 use super::monitor::Monitors;
 use super::settings::{DatabaseOptions, Settings, Startup};
 use super::shutdown::Shutdown;
@@ -30,6 +32,8 @@ pub struct ServerState {
     pub scripts: Scripts,
     /// The connections that see every command.
     pub monitors: Monitors,
+    /// The commands that have taken long, as events.
+    pub latency: Latency,
     /// The slow log.
     pub slow_log: SlowLog,
     /// Functions.
@@ -51,6 +55,7 @@ impl ServerState {
             counters: Counters::default(),
             shutdown: Shutdown::default(),
             monitors: Monitors::default(),
+            latency: Latency::default(),
             slow_log: SlowLog::default(),
             scripts: Scripts::default(),
             functions: Functions::default(),
@@ -83,6 +88,7 @@ pub struct Counters {
     pub retries: AtomicU64,
     pub conflicts: AtomicU64,
     pub calls: Calls,
+    pub errors_by_code: Errors,
 }
 
 impl Counters {
@@ -105,6 +111,7 @@ impl Counters {
     pub(super) fn reset(&self) {
         self.all().into_iter().for_each(|(_, counter)| counter.store(0, Relaxed));
         self.calls.reset();
+        self.errors_by_code.reset();
     }
 
     pub(super) fn add(counter: &AtomicU64) {

@@ -97,6 +97,7 @@ pub struct Settings {
     output_bytes: AtomicU64,
     expire_effort: AtomicU64,
     slow_log_us: AtomicU64,
+    latency_ms: AtomicU64,
     slow_log_length_max: AtomicU64,
 }
 
@@ -264,6 +265,11 @@ static PARAMETERS: &[Parameter] = &[
     Parameter { name: "databases", get: |_| "1".into(), change: Change::Never },
     Parameter { name: "dir", get: |s| s.startup.dir.clone(), change: Change::AtStart },
     Parameter {
+        name: "latency-monitor-threshold",
+        get: |s| s.latency_ms.load(Relaxed).to_string(),
+        change: Change::Now(|s, v| store(&s.latency_ms, v, 0, i64::MAX as u64)),
+    },
+    Parameter {
         name: "lock-timeout",
         get: |s| s.lock_timeout_ms().to_string(),
         change: Change::Now(|s, v| store(&s.lock_timeout_ms, v, 0, 60_000)),
@@ -372,6 +378,7 @@ impl Settings {
             output_bytes: (1 << 20).into(),
             expire_effort: 1.into(),
             slow_log_us: 10_000.into(),
+            latency_ms: 0.into(),
             slow_log_length_max: 128.into(),
             database: startup.database.into(),
             startup,
@@ -487,6 +494,12 @@ impl Settings {
     pub fn slow_log_threshold(&self) -> Option<Duration> {
         let us = self.slow_log_us.load(Relaxed);
         (us != NO_SLOW_LOG).then(|| Duration::from_micros(us))
+    }
+
+    /// The time from which on a command counts as an event of LATENCY; `None` = none does (`latency-monitor-threshold`).
+    pub fn latency_threshold(&self) -> Option<Duration> {
+        let ms = self.latency_ms.load(Relaxed);
+        (ms > 0).then(|| Duration::from_millis(ms))
     }
 
     /// Most entries of the slow log (`slowlog-max-len`).

@@ -60,6 +60,7 @@ pub(super) static COMMANDS: &[Spec] = &[
     c(Cmd::Info, "info", -1, LOADING|STALE, (0, 0, 0), "slow dangerous", "server", "1.0.0", "Describes the server.", NONE),
     c(Cmd::Keys, "keys", 2, RO, (0, 0, 0), "keyspace read slow dangerous", "generic", "1.0.0", "Returns all keys that match a pattern, from one snapshot.", NONE),
     c(Cmd::Lastsave, "lastsave", 1, LOADING|STALE|FAST, (0, 0, 0), "admin fast dangerous", "server", "1.0.0", "Returns the Unix time in seconds of the last checkpoint.", NONE),
+    c(Cmd::Latency, "latency", -2, 0, (0, 0, 0), "slow", "server", "2.8.13", "Groups commands about the times that commands take.", LATENCY),
     c(Cmd::Lcs, "lcs", -3, RO, (1, 2, 1), "read string slow", "string", "7.0.0", "Returns the longest common subsequence of two values.", NONE),
     c(Cmd::Memory, "memory", -2, 0, (0, 0, 0), "slow", "server", "4.0.0", "Groups commands about memory.", MEMORY),
     c(Cmd::Mget, "mget", -2, RO|FAST, (1, -1, 1), "read string fast", "string", "1.0.0", "Returns the values of several keys, read from one snapshot.", NONE),
@@ -181,6 +182,15 @@ static CONFIG: &[Spec] = &[
     sub("set", -4, ADMIN|NOSCRIPT|LOADING|STALE, (0, 0, 0), "admin slow dangerous", "2.0.0"),
 ];
 #[rustfmt::skip]
+static LATENCY: &[Spec] = &[
+    sub("doctor", 2, ADMIN|NOSCRIPT|LOADING|STALE, (0, 0, 0), "admin slow dangerous", "2.8.13"),
+    sub("help", 2, LOADING|STALE, (0, 0, 0), "slow", "2.8.13"),
+    sub("histogram", -2, ADMIN|NOSCRIPT|LOADING|STALE, (0, 0, 0), "admin slow dangerous", "7.0.0"),
+    sub("history", 3, ADMIN|NOSCRIPT|LOADING|STALE, (0, 0, 0), "admin slow dangerous", "2.8.13"),
+    sub("latest", 2, ADMIN|NOSCRIPT|LOADING|STALE, (0, 0, 0), "admin slow dangerous", "2.8.13"),
+    sub("reset", -2, ADMIN|NOSCRIPT|LOADING|STALE, (0, 0, 0), "admin slow dangerous", "2.8.13"),
+];
+#[rustfmt::skip]
 static MEMORY: &[Spec] = &[
     sub("help", 2, LOADING|STALE, (0, 0, 0), "slow", "4.0.0"),
     sub("usage", -3, RO, (2, 2, 1), "read slow", "4.0.0"),
@@ -200,3 +210,10 @@ static OBJECT: &[Spec] = &[
     sub("idletime", 3, RO, (2, 2, 1), "keyspace read slow", "2.2.3"),
     sub("refcount", 3, RO, (2, 2, 1), "keyspace read slow", "2.2.3"),
 ];
+
+/// All commands in the order of the table, each with its subcommands behind it.
+pub(super) fn commands() -> impl Iterator<Item = (Option<&'static Spec>, &'static Spec)> {
+    COMMANDS.iter().flat_map(|parent| {
+        std::iter::once((None, parent)).chain(parent.subs.iter().map(move |sub| (Some(parent), sub)))
+    })
+}

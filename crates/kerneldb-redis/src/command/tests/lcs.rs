@@ -18,6 +18,6 @@ fn lcs_refuses_values_that_are_too_long_together() {
     );
     client.send("APPEND b x");
     let error = client.send("LCS a b LEN");
-    assert_eq!(error, "-ERR String too long for LCS: the product of both lengths exceeds 1073741824\r\n");
+    assert_eq!(error, "-ERR String too long for LCS: the product of both lengths exceeds 134217728\r\n");
     assert_eq!(client.send("LCS b nope LEN"), ":0\r\n");
 }

@@ -6,6 +6,7 @@ mod dumps;
 mod full_log_ring;
 mod functions;
 mod fuzz;
+mod latency;
 mod lcs;
 mod model;
 mod monitor;
