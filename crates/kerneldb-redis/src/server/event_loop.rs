@@ -364,9 +364,6 @@ impl EventLoop {
 
     /// Sends the commands of all clients to the monitors. When a monitor is gone, the kernel may answer again.
     fn run_monitors(&mut self) {
-        if self.monitors.is_empty() {
-            return;
-        }
         let (has_news, before) = (self.backend.server().monitors.take_news(), self.monitors.len());
         let mut monitors = std::mem::take(&mut self.monitors);
         monitors.retain(|&(index, generation)| {
