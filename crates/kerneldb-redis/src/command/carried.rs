@@ -66,6 +66,13 @@ struct CarriedMulti {
     broken: bool,
 }
 
+impl CarriedConnection {
+    /// Whether it sees every command of all clients.
+    pub fn is_monitor(&self) -> bool {
+        self.monitor
+    }
+}
+
 impl Connection {
     /// Whether the connection has to run once more before another process can continue it: a task has ended of which the client was not
     /// told yet.

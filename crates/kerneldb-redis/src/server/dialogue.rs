@@ -19,6 +19,13 @@ pub(super) struct CarriedDialogue {
     failed_by_timeout: Option<bool>,
 }
 
+impl CarriedDialogue {
+    /// Whether the client sees every command of all clients.
+    pub(super) fn is_monitor(&self) -> bool {
+        self.connection.is_monitor()
+    }
+}
+
 /// A connection of the command layer and the session that it shares with the kernel. Both run that
 /// session's operators, but never at the same time (`bpf/layout.h` states the rules).
 pub(super) struct Dialogue {

@@ -57,6 +57,7 @@ fn replies_are_those_of_redis() {
     }
 }
 
+/// The threshold is high, so that other commands do not reach it on a busy machine.
 #[test]
 fn long_commands_are_events() {
     let mut client = one();
@@ -64,15 +65,15 @@ fn long_commands_are_events() {
     client.send(&busy(5));
     assert_eq!(client.send("LATENCY LATEST"), "*0\r\n", "it is not monitored");
     assert!(client.send("LATENCY DOCTOR").contains("latency-monitor-threshold"));
-    client.send("CONFIG SET latency-monitor-threshold 5");
-    assert!(client.send("LATENCY DOCTOR").contains("No command of the event loop has taken 5 ms."));
-    assert_eq!(client.send(&busy(8)), "$-1\r\n");
+    client.send("CONFIG SET latency-monitor-threshold 200");
+    assert!(client.send("LATENCY DOCTOR").contains("No command of the event loop has taken 200 ms."));
+    assert_eq!(client.send(&busy(220)), "$-1\r\n");
     let latest = client.send("LATENCY LATEST");
     assert!(latest.starts_with("*1\r\n*4\r\n$7\r\ncommand\r\n"), "{latest}");
     let history = numbers(&client.send("LATENCY HISTORY command"));
     let [time_s, ms, max_ms] = numbers(&latest)[..] else { panic!("{latest}") };
     assert_eq!((history[history.len() - 2], history[history.len() - 1]), (time_s, ms));
-    assert!(time_s > 1_700_000_000 && (8..5000).contains(&ms) && max_ms >= ms, "{latest}");
+    assert!(time_s > 1_700_000_000 && (220..10_000).contains(&ms) && max_ms >= ms, "{latest}");
     assert_eq!(client.send("LATENCY HISTORY fast-command"), "*0\r\n");
     assert!(client.send("LATENCY DOCTOR").contains("command: "));
     assert_eq!(client.send("LATENCY RESET fast-command nosuch"), ":0\r\n");
