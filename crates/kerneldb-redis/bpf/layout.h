@@ -170,7 +170,8 @@ struct srv_config {
 	__u64 netns;              /* cookie of the server's network namespace */
 };
 
-/* Until these times the event loop gets the commands, and lets them wait (CLIENT PAUSE, SHUTDOWN); 0 = no pause. */
+/* Until these times the event loop gets the commands; 0 = the kernel answers them. The event loop lets them wait (CLIENT PAUSE,
+ * SHUTDOWN), or executes them because each one is to be reported (SLOWLOG). */
 struct srv_gate {
 	__u64 all_until_ns;       /* every command */
 	__u64 writes_until_ns;    /* commands that write */

@@ -1,6 +1,8 @@
 //! Feeds arbitrary bytes to every parser of bytes from outside. The targets in `fuzz/` and the tests below call
 //! these functions. Each function panics if a guarantee is broken.
 
+use crate::command::dump;
+use crate::rdb;
 use crate::resp::{Limits, ProtocolError, RequestParser};
 
 /// Requests of clients: the parser finds the same requests for all portions of the bytes.
@@ -30,6 +32,15 @@ fn parse(input: &[u8], portion: usize) -> (Vec<Vec<Vec<u8>>>, Option<ProtocolErr
     (requests, None)
 }
 
+/// Payloads of RESTORE, with a right checksum and without: a value that is read is the same after another DUMP.
+pub fn dumped_values(input: &[u8]) {
+    let _ = dump::value(input);
+    if let Ok(value) = dump::value(&rdb::seal(input.to_vec())) {
+        assert!(value.len() <= bedplate_kerneldb::VALUE_MAX);
+        assert_eq!(dump::value(&dump::payload(&value)), Ok(value));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -46,6 +57,13 @@ mod tests {
         #[test]
         fn arbitrary_bytes_break_nothing(input in bytes()) {
             requests(&input);
+        }
+
+        #[test]
+        fn arbitrary_payloads_break_nothing(mut input in bytes(), encoding in 0xc0..0xc5u8) {
+            dumped_values(&input);
+            input.splice(0..0, [0, encoding]);
+            dumped_values(&input);
         }
     }
 }

@@ -12,6 +12,8 @@ pub mod command;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod limits;
+mod rdb;
 pub mod resp;
 mod script;
 pub mod server;
+mod subsequence;

@@ -35,6 +35,22 @@ pub const LINE_BYTES_MAX: usize = 64 << 10;
 /// BEDPLATE CHECKPOINT, BEDPLATE VERIFY or SHUTDOWN SAVE gets an error.
 pub const ADMIN_TASKS_WAITING: usize = 64;
 
+/// Product of the lengths of two values of which LCS returns the longest common subsequence. A larger one is an error, as in Redis with its
+/// default configuration. The event loop serves nobody else meanwhile.
+pub const LCS_CELLS_MAX: u64 = 1 << 27;
+
+/// Bytes of the commands that a monitor has not received yet (MONITOR). A monitor with more is closed.
+pub const MONITOR_BACKLOG_BYTES_MAX: usize = 8 << 20;
+
+/// Seconds with long commands that LATENCY HISTORY has of each event, as in Redis. One more, and the oldest is forgotten.
+pub const LATENCY_SAMPLES_MAX: usize = 160;
+
+/// Codes of errors that INFO errorstats counts. Further ones are not counted until CONFIG RESETSTAT.
+pub const ERROR_CODES_MAX: usize = 128;
+
+/// Largest `slowlog-max-len`: entries of the slow log, of some KiB at most. A larger one is an error of CONFIG SET.
+pub const SLOW_LOG_ENTRIES_MAX: u64 = 10_000;
+
 /// Scripts that are kept for EVALSHA. One more, and the oldest is forgotten: its clients get NOSCRIPT.
 pub const SCRIPTS_MAX: usize = 4096;
 

@@ -80,7 +80,7 @@ fn command(random: &mut Random) -> (&'static str, Vec<u8>) {
     let names = [
         "GET", "SET", "SET", "SET", "SETNX", "SETEX", "PSETEX", "GETSET", "GETDEL", "GETEX", "INCR", "DECR",
         "INCRBY", "DECRBY", "INCRBY", "EXISTS", "TOUCH", "STRLEN", "TTL", "PTTL", "EXPIRE", "PEXPIRE",
-        "EXPIREAT", "PERSIST", "MGET", "MSET", "DEL", "UNLINK", "APPEND", "PING",
+        "EXPIREAT", "PERSIST", "MGET", "MSET", "DEL", "UNLINK", "APPEND", "PING", "LCS",
     ];
     let name = names[random.below(names.len())];
     let mut args = vec![name.as_bytes().to_vec()];
@@ -101,6 +101,11 @@ fn command(random: &mut Random) -> (&'static str, Vec<u8>) {
             for _ in 0..random.below(4) * random.below(7) {
                 args.push(key(random));
             }
+        }
+        "LCS" => {
+            args.push(key(random));
+            let options = ["LEN", "IDX", "WITHMATCHLEN", "MINMATCHLEN", "2"];
+            args.extend((0..random.below(4)).map(|_| options[random.below(options.len())].into()));
         }
         "MSET" => {
             args.push(value(random));

@@ -167,6 +167,8 @@ fn the_state_of_connections_stays() {
         thread::sleep(Duration::from_millis(50));
         let mut shut = client();
         shut.ask("PING", "+PONG");
+        let mut monitor = client();
+        monitor.ask("MONITOR", "+OK");
         for round in 0..2 {
             admin.ask("BEDPLATE UPGRADE", "+OK");
             if round == 0 {
@@ -176,6 +178,9 @@ fn the_state_of_connections_stays() {
             }
         }
         resp3.ask("GET never", "_");
+        let seen = monitor.lines(1).remove(0);
+        assert!(seen.ends_with("] \"GET\" \"never\""), "{seen}");
+        drop(monitor);
         quiet.send(&[words("SET quiet 1"), words("CLIENT REPLY ON")].concat());
         quiet.expect(b"+OK\r\n");
         quiet.ask("GET quiet", "$1\r\n1");

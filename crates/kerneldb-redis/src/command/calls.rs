@@ -1,42 +1,72 @@
-//! Counts the calls of each command, for INFO commandstats.
+//! Counts the calls of each command and subcommand, for INFO commandstats and LATENCY HISTOGRAM.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use super::spec::Cmd;
-use super::table::COMMANDS;
+use super::spec::{Resolved, Spec, full_name};
+use super::table::{COMMANDS, commands};
+
+/// Buckets of a histogram. Bucket `i` has the calls of at most `2^i` microseconds, and the last one all others.
+const BUCKETS: usize = 32;
 
 /// Calls of one command.
 #[derive(Debug, Default)]
 struct Call {
     calls: AtomicU64,
     failed: AtomicU64,
+    rejected: AtomicU64,
     us: AtomicU64,
+    buckets: [AtomicU64; BUCKETS],
 }
 
-/// Calls of every command in user space; subcommands count for their command.
+/// The position of a command in [`commands`].
+fn index(resolved: Resolved) -> usize {
+    static FIRST: OnceLock<Vec<usize>> = OnceLock::new();
+    let first = FIRST.get_or_init(|| {
+        let mut next = 0;
+        let mut first = |spec: &Spec| {
+            let first = next;
+            next += 1 + spec.subs.len();
+            first
+        };
+        COMMANDS.iter().map(&mut first).collect()
+    });
+    let sub = resolved.parent.subs.iter().position(|sub| std::ptr::eq(sub, resolved.spec));
+    first[resolved.cmd as usize] + sub.map_or(0, |sub| sub + 1)
+}
+
+/// Calls of every command in user space.
 #[derive(Debug)]
 pub struct Calls(Vec<Call>);
 
 impl Default for Calls {
     fn default() -> Self {
-        Calls(COMMANDS.iter().map(|_| Call::default()).collect())
+        Calls(commands().map(|_| Call::default()).collect())
     }
 }
 
 impl Calls {
     /// Counts a call. `failed`: the reply is an error.
-    pub(super) fn note(&self, cmd: Cmd, took: Duration, failed: bool) {
-        if let Some(call) = self.0.get(cmd as usize) {
-            call.calls.fetch_add(1, Relaxed);
-            call.failed.fetch_add(failed.into(), Relaxed);
-            call.us.fetch_add(took.as_micros() as u64, Relaxed);
-        }
+    pub(super) fn note(&self, resolved: Resolved, took: Duration, failed: bool) {
+        let call = &self.0[index(resolved)];
+        let us = took.as_micros() as u64;
+        call.calls.fetch_add(1, Relaxed);
+        call.failed.fetch_add(failed.into(), Relaxed);
+        call.us.fetch_add(us, Relaxed);
+        let bucket = us.max(1).next_power_of_two().trailing_zeros() as usize;
+        call.buckets[bucket.min(BUCKETS - 1)].fetch_add(1, Relaxed);
+    }
+
+    /// Counts a call that was not executed, because it was not admitted.
+    pub(super) fn reject(&self, resolved: Resolved) {
+        self.0[index(resolved)].rejected.fetch_add(1, Relaxed);
     }
 
     pub(super) fn reset(&self) {
         for call in &self.0 {
-            [&call.calls, &call.failed, &call.us].into_iter().for_each(|counter| counter.store(0, Relaxed));
+            let counters = [&call.calls, &call.failed, &call.rejected, &call.us];
+            counters.into_iter().chain(&call.buckets).for_each(|counter| counter.store(0, Relaxed));
         }
     }
 
@@ -44,18 +74,18 @@ impl Calls {
     /// not measured. `refusals` are those of CALL among them that failed.
     pub(super) fn lines(&self, kernel: &[(&'static str, u64)], refusals: u64) -> Vec<(String, String)> {
         let mut lines = Vec::new();
-        for spec in COMMANDS {
-            let Some(call) = spec.cmd.and_then(|cmd| self.0.get(cmd as usize)) else { continue };
-            let [calls, failed, us] =
-                [&call.calls, &call.failed, &call.us].map(|counter| counter.load(Relaxed));
-            let kernel = kernel.iter().find(|(name, _)| *name == spec.name).map_or(0, |(_, calls)| *calls);
-            if calls + kernel > 0 {
-                let failed = if spec.name == "call" { failed + refusals } else { failed };
+        for (call, (parent, spec)) in self.0.iter().zip(commands()) {
+            let [calls, failed, rejected, us] =
+                [&call.calls, &call.failed, &call.rejected, &call.us].map(|counter| counter.load(Relaxed));
+            let name = full_name(parent, spec);
+            let kernel = kernel.iter().find(|(command, _)| *command == name).map_or(0, |(_, calls)| *calls);
+            if calls + rejected + kernel > 0 {
+                let failed = if name == "call" { failed + refusals } else { failed };
                 let per_call = if calls == 0 { 0.0 } else { us as f64 / calls as f64 };
                 lines.push((
-                    format!("cmdstat_{}", spec.name),
+                    format!("cmdstat_{name}"),
                     format!(
-                        "calls={},usec={us},usec_per_call={per_call:.2},rejected_calls=0,failed_calls={failed}",
+                        "calls={},usec={us},usec_per_call={per_call:.2},rejected_calls={rejected},failed_calls={failed}",
                         calls + kernel
                     ),
                 ));
@@ -63,27 +93,83 @@ impl Calls {
         }
         lines
     }
+
+    /// The names of the chosen commands that were called, and for each bucket with calls its microseconds and the number of calls up to
+    /// it. `chosen` gets the command or subcommand, and the command.
+    pub(super) fn histograms(
+        &self,
+        chosen: impl Fn(&'static Spec, &'static Spec) -> bool,
+    ) -> Vec<(String, Vec<(u64, u64)>)> {
+        let mut histograms = Vec::new();
+        for (call, (parent, spec)) in self.0.iter().zip(commands()) {
+            if !chosen(spec, parent.unwrap_or(spec)) {
+                continue;
+            }
+            let (mut total, mut buckets) = (0, Vec::new());
+            for (i, bucket) in call.buckets.iter().enumerate() {
+                let calls = bucket.load(Relaxed);
+                total += calls;
+                if calls > 0 {
+                    buckets.push((1 << i, total));
+                }
+            }
+            if total > 0 {
+                histograms.push((full_name(parent, spec), buckets));
+            }
+        }
+        histograms
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn resolved(name: &str, sub: &str) -> Resolved {
+        let parent = COMMANDS.iter().find(|spec| spec.name == name).unwrap();
+        let spec = parent.subs.iter().find(|spec| spec.name == sub).unwrap_or(parent);
+        Resolved { cmd: parent.cmd.unwrap(), spec, parent }
+    }
+
     #[test]
     fn every_command_has_a_counter_of_its_own() {
         let calls = Calls::default();
-        for spec in COMMANDS {
-            calls.note(spec.cmd.unwrap(), Duration::from_micros(3), false);
+        for (parent, spec) in commands() {
+            let parent = parent.unwrap_or(spec);
+            calls.note(Resolved { cmd: parent.cmd.unwrap(), spec, parent }, Duration::from_micros(3), false);
         }
         assert!(calls.0.iter().all(|call| call.calls.load(Relaxed) == 1));
-        calls.note(Cmd::Get, Duration::from_micros(5), true);
+        calls.note(resolved("get", ""), Duration::from_micros(5), true);
+        calls.note(resolved("config", "set"), Duration::from_micros(2), false);
+        calls.reject(resolved("config", "set"));
         let lines = calls.lines(&[("get", 2), ("ping", 1), ("call", 7)], 3);
         let line = |name: &str| lines.iter().find(|(n, _)| n == name).unwrap().1.clone();
         assert_eq!(line("cmdstat_get"), "calls=4,usec=8,usec_per_call=4.00,rejected_calls=0,failed_calls=1");
         assert_eq!(line("cmdstat_ping"), "calls=2,usec=3,usec_per_call=3.00,rejected_calls=0,failed_calls=0");
         assert_eq!(line("cmdstat_call"), "calls=8,usec=3,usec_per_call=3.00,rejected_calls=0,failed_calls=3");
+        assert_eq!(
+            line("cmdstat_config|set"),
+            "calls=2,usec=5,usec_per_call=2.50,rejected_calls=1,failed_calls=0"
+        );
         calls.reset();
         assert!(calls.lines(&[], 0).is_empty());
         assert_eq!(calls.lines(&[("get", 2)], 0).len(), 1, "the kernel's calls alone");
+        assert!(calls.histograms(|_, _| true).is_empty());
+    }
+
+    #[test]
+    fn histograms_are_cumulative() {
+        let calls = Calls::default();
+        for us in [0, 1, 2, 3, 4, 5, 1000, 1 << 40] {
+            calls.note(resolved("get", ""), Duration::from_micros(us), false);
+        }
+        calls.note(resolved("config", "get"), Duration::from_micros(1), false);
+        let of = |name: &str| calls.histograms(|_, parent| parent.name == name);
+        assert_eq!(
+            of("get"),
+            [("get".into(), vec![(1, 2), (2, 3), (4, 5), (8, 6), (1024, 7), (1 << 31, 8)])]
+        );
+        assert_eq!(of("config"), [("config|get".into(), vec![(1, 1)])]);
+        assert_eq!(of("set"), []);
     }
 }

@@ -11,6 +11,7 @@ use serde_bytes::ByteBuf;
 
 use super::clients::{Client, Peer};
 use super::connection::Connection;
+use super::monitor;
 use super::multi::{CarriedWatch, Multi};
 use super::request::{PendingCommand, ReplyMode};
 use super::services::{AdminTaskTicket, Services};
@@ -45,6 +46,8 @@ pub struct CarriedConnection {
     awaits_upgrade: bool,
     /// It is to be closed when its replies are sent.
     closing: bool,
+    /// It sees every command of all clients.
+    monitor: bool,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -61,6 +64,13 @@ struct CarriedMulti {
     /// The requests as a client sends them.
     requests: ByteBuf,
     broken: bool,
+}
+
+impl CarriedConnection {
+    /// Whether it sees every command of all clients.
+    pub fn is_monitor(&self) -> bool {
+        self.monitor
+    }
 }
 
 impl Connection {
@@ -83,6 +93,7 @@ impl Connection {
         }
         out.append(&mut self.held);
         let core = &mut self.core;
+        core.server.monitors.take(core.client.id, out);
         let asked =
             matches!(&core.pending, Some(PendingCommand::AdminTask(ticket)) if Arc::ptr_eq(ticket, upgrade));
         let awaits_upgrade = asked && core.reply_mode == ReplyMode::On;
@@ -124,6 +135,7 @@ impl Connection {
             input,
             awaits_upgrade,
             closing: self.closing,
+            monitor: core.is_monitor(),
         })
     }
 
@@ -170,6 +182,9 @@ impl Connection {
         }
         connection.parser.feed(&carried.input);
         connection.closing = carried.closing;
+        if carried.monitor {
+            monitor::start(&connection.core);
+        }
         connection
     }
 }

@@ -44,6 +44,7 @@ pub(super) struct ClientState {
     pub resp: AtomicU8,
     pub no_evict: AtomicBool,
     pub no_touch: AtomicBool,
+    pub monitor: AtomicBool,
     pub transaction: AtomicBool,
 }
 
@@ -75,6 +76,9 @@ impl Client {
         let idle = now_ms.saturating_sub(s.active_ms.load(Relaxed)) / 1000;
         let multi = s.queued.load(Relaxed) as i64 - 1;
         let mut flags = String::new();
+        if s.monitor.load(Relaxed) {
+            flags.push('O');
+        }
         if multi >= 0 || s.transaction.load(Relaxed) {
             flags.push('x');
         }

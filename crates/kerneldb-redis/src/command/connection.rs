@@ -121,9 +121,15 @@ impl Connection {
             && self.core.watched.is_empty()
             && self.core.pending.is_none()
             && self.core.authenticated
+            && !self.core.is_monitor()
             && self.core.reply_mode == ReplyMode::On
             && self.held.is_empty()
             && !self.closing
+    }
+
+    /// Whether it sees every command of all clients (MONITOR).
+    pub fn is_monitor(&self) -> bool {
+        self.core.is_monitor()
     }
 
     /// The protocol version in use.
@@ -208,6 +214,10 @@ impl Connection {
         self.drained = false;
         loop {
             self.release(services, out);
+            if self.core.is_monitor() && self.active(out).len() < self.core.server.settings.output_limit() {
+                let server = Arc::clone(&self.core.server);
+                server.monitors.take(self.core.client.id, self.active(out));
+            }
             if self.core.client.killed() {
                 return Next::Close;
             }
@@ -233,6 +243,7 @@ impl Connection {
                     let message = format!("ERR {error}");
                     Writer::new(self.active(out), Protocol::Resp2).error(message.as_bytes());
                     Counters::add(&self.core.server.counters.errors);
+                    self.core.server.counters.errors_by_code.note(message.as_bytes());
                     continue;
                 }
             }

@@ -252,9 +252,9 @@ pub(super) fn access(cmd: Cmd, args: Args<'_>) -> Access {
     use Cmd::*;
     match cmd {
         Get | Strlen | Getrange | Substr | Ttl | Pttl | Expiretime | Pexpiretime | Type | Object | Memory
-        | Setnx | Setex | Psetex | Cas | Getbit | Bitcount | Bitpos | BitfieldRo => Access::Single,
+        | Setnx | Setex | Psetex | Cas | Getbit | Bitcount | Bitpos | BitfieldRo | Dump => Access::Single,
         Exists | Touch | Mget if args.len() == 2 => Access::Single,
-        Exists | Touch | Mget => Access::Snapshot,
+        Exists | Touch | Mget | Lcs => Access::Snapshot,
         Set if args.from(3).any(|arg| arg.eq_ignore_ascii_case(b"get")) => Access::ReadWrite,
         Set => Access::Single,
         Del | Unlink if args.len() == 2 => Access::Single,
@@ -262,7 +262,7 @@ pub(super) fn access(cmd: Cmd, args: Args<'_>) -> Access {
         Getex if args.len() == 2 => Access::Single,
         Del | Unlink | Mset | Msetnx | Incr | Decr | Incrby | Decrby | Incrbyfloat | Append | Setrange
         | Getset | Getdel | Getex | Expire | Pexpire | Expireat | Pexpireat | Persist | Rename | Renamenx
-        | Copy | Setbit | Bitop | Bitfield => Access::ReadWrite,
+        | Copy | Restore | Setbit | Bitop | Bitfield => Access::ReadWrite,
         _ => Access::Nothing,
     }
 }
@@ -280,6 +280,8 @@ pub(super) fn data<S: Operators, V: Services>(cmd: Cmd, ctx: &mut Ctx<'_, S, V>,
         Del | Unlink | Exists | Touch | Rename | Renamenx | Copy | Type | Object | Memory => {
             super::generic::run(cmd, ctx, args)
         }
+        Dump | Restore => super::dump::run(cmd, ctx, args),
+        Lcs => super::lcs::run(ctx, args),
         _ => super::string::run(cmd, ctx, args),
     }
 }

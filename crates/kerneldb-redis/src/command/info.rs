@@ -12,7 +12,7 @@ use crate::REDIS_VERSION;
 use crate::resp::Args;
 use bedplate_kerneldb::{Durability, EngineKind};
 
-const SECTIONS: [&str; 11] = [
+const SECTIONS: [&str; 12] = [
     "server",
     "clients",
     "memory",
@@ -22,6 +22,7 @@ const SECTIONS: [&str; 11] = [
     "cpu",
     "bedplate",
     "commandstats",
+    "errorstats",
     "cluster",
     "keyspace",
 ];
@@ -180,6 +181,11 @@ fn write_section<S: Operators, V: Services>(
         "commandstats" => {
             let kernel = services.kernel_activity();
             for (name, line) in server.counters.calls.lines(&kernel.calls, kernel.refusals) {
+                text.line(&name, line);
+            }
+        }
+        "errorstats" => {
+            for (name, line) in server.counters.errors_by_code.lines() {
                 text.line(&name, line);
             }
         }

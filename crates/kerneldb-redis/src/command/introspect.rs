@@ -5,7 +5,7 @@ use super::glob::glob_match;
 use super::operators::Operators;
 use super::services::Services;
 use super::spec::{self, Spec, flags};
-use super::table::COMMANDS;
+use super::table::{self, COMMANDS};
 use crate::resp::{Args, Writer, parse_i64};
 
 pub(super) fn run<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, spec: &Spec, args: Args<'_>) -> Run {
@@ -64,7 +64,7 @@ fn by_name(name: &[u8]) -> Option<Found> {
 }
 
 fn full_name((parent, spec): Found) -> String {
-    parent.map_or_else(|| spec.name.to_owned(), |parent| format!("{}|{}", parent.name, spec.name))
+    spec::full_name(parent, spec)
 }
 
 fn describe(out: &mut Writer<'_>, spec: &'static Spec, parent: Option<&'static Spec>) {
@@ -174,18 +174,18 @@ fn keys(out: &mut Writer<'_>, args: Args<'_>) -> Run {
 fn list(out: &mut Writer<'_>, args: Args<'_>) -> Run {
     let kind = args.get(3);
     let value = args.get(4);
-    let matches: Box<dyn Fn(&Spec) -> bool> = match args.len() {
+    let matches: Box<dyn Fn(Found) -> bool> = match args.len() {
         2 => Box::new(|_| true),
         5 if is(args.get(2), "filterby") && is(kind, "aclcat") => {
-            Box::new(move |spec| spec.acl.split_whitespace().any(|name| is(value, name)))
+            Box::new(move |(_, spec)| spec.acl.split_whitespace().any(|name| is(value, name)))
         }
         5 if is(args.get(2), "filterby") && is(kind, "pattern") => {
-            Box::new(move |spec| glob_match(value, spec.name.as_bytes(), true))
+            Box::new(move |found| glob_match(value, full_name(found).as_bytes(), true))
         }
         5 if is(args.get(2), "filterby") && is(kind, "module") => Box::new(|_| false),
         _ => return Err(SYNTAX.into()),
     };
-    let names: Vec<_> = COMMANDS.iter().filter(|c| matches(c)).map(|c| c.name).collect();
+    let names: Vec<_> = table::commands().filter(|found| matches(*found)).map(full_name).collect();
     out.array(names.len());
     names.iter().for_each(|name| out.bulk(name.as_bytes()));
     Ok(())

@@ -22,6 +22,8 @@ mod clients;
 mod config;
 mod connection;
 mod counter;
+pub(crate) mod dump;
+mod errors;
 mod exec;
 mod expire;
 mod functions;
@@ -30,9 +32,14 @@ mod glob;
 mod info;
 mod introspect;
 mod keyspace;
+mod latency;
+mod lcs;
+mod monitor;
 mod multi;
+mod observed;
 mod operators;
 mod procedure;
+mod redact;
 mod request;
 mod script_run;
 mod scripting;
@@ -40,6 +47,7 @@ mod services;
 mod session;
 mod settings;
 mod shutdown;
+mod slowlog;
 mod spec;
 mod string;
 mod table;
@@ -53,6 +61,8 @@ pub use carried::CarriedConnection;
 pub use clients::{Client, Clients, Pauses, Peer};
 pub use connection::{Connection, Next};
 pub use glob::glob_match;
+pub use latency::Latency;
+pub use monitor::Monitors;
 pub use operators::Operators;
 pub use services::{
     AdminTask, AdminTaskResult, AdminTaskTicket, Counters, KernelActivity, Keyspace, Memory, ServerState,
@@ -60,6 +70,7 @@ pub use services::{
 };
 pub use settings::{DatabaseOptions, Settings, Startup};
 pub use shutdown::Shutdown;
+pub use slowlog::SlowLog;
 
 /// Bytes for humans, as INFO prints them.
 fn format_bytes(bytes: u64) -> String {

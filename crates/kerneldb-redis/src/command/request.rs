@@ -2,6 +2,7 @@
 //! transaction the request runs, and whether a failed request is retried.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -9,12 +10,14 @@ use serde::{Deserialize, Serialize};
 use super::clients::Client;
 use super::exec::{self, Ctx, Fail, Run, check_key, error_reply};
 use super::multi::{self, Multi, Watched};
+use super::observed::Observed;
 use super::operators::Operators;
 use super::services::{AdminTaskTicket, Counters, ServerState, Services};
 use super::shutdown::ShutdownNumber;
 use super::spec::{self, Cmd, Resolved, flags};
 use super::{
-    admin, client, config, functions, info, introspect, keyspace, procedure, scripting, session, transaction,
+    admin, client, config, functions, info, introspect, keyspace, latency, monitor, procedure, scripting,
+    session, slowlog, transaction,
 };
 use crate::resp::{Args, Protocol};
 use bedplate_kerneldb::Durability;
@@ -74,17 +77,22 @@ pub(super) struct Core {
     pub watched: Vec<Watched>,
     /// EXEC is running: requests must not wait and not retry on their own.
     pub in_exec: bool,
+    /// The commands that are executed are those of a script.
+    pub in_script: bool,
     pub durability: Durability,
     pub durability_applied: bool,
     /// The client has chosen it, so that it stays when the default changes.
     pub has_chosen_durability: bool,
     pub reply_mode: ReplyMode,
     pub pending: Option<PendingCommand>,
+    /// The commands that the request has executed.
+    pub observed: Observed,
     retry: Option<Retry>,
 }
 
 impl Drop for Core {
     fn drop(&mut self) {
+        monitor::end(self);
         self.server.clients.unregister(self.client.id);
     }
 }
@@ -110,11 +118,13 @@ impl Core {
             multi: None,
             watched: Vec::new(),
             in_exec: false,
+            in_script: false,
             durability: server.settings.database_options().durability,
             has_chosen_durability: false,
             durability_applied: false,
             reply_mode: ReplyMode::On,
             pending: None,
+            observed: Observed::default(),
             retry: None,
             client,
             server,
@@ -128,6 +138,9 @@ impl Core {
             Err(message) => {
                 if let Some(multi) = &mut self.multi {
                     multi.broken = true;
+                }
+                if let Some(resolved) = spec::find_invalid(args) {
+                    self.server.counters.calls.reject(resolved);
                 }
                 self.error(ctx, &message);
                 return Step::Done;
@@ -158,6 +171,7 @@ impl Core {
         if !matches!(step, Step::Again(_)) {
             self.pending = None;
             self.retry = None;
+            self.observed.tell(&self.server);
         }
         step
     }
@@ -171,6 +185,9 @@ impl Core {
         if self.multi.is_some() && resolved.spec.has(flags::NO_MULTI | flags::NOT_QUEUED) {
             return Err(b"ERR Command not allowed inside a transaction".to_vec());
         }
+        if self.is_monitor() && (resolved.spec.has(flags::RO) || resolved.spec.may_write()) {
+            return Err(b"ERR Replica can't interact with the keyspace".to_vec());
+        }
         let dropped = args.dropped();
         for i in resolved.spec.key_indexes(args.len()) {
             let checked = if dropped == Some(i) { Err(exec::KEY_TOO_LONG) } else { check_key(args.get(i)) };
@@ -181,6 +198,11 @@ impl Core {
             Some(_) if resolved.spec.has(flags::W) => Err(exec::VALUE_TOO_LONG.into()),
             Some(_) => Err(b"ERR argument exceeds the limit of 131072 bytes".to_vec()),
         }
+    }
+
+    /// Whether the connection sees every command of all clients.
+    pub fn is_monitor(&self) -> bool {
+        self.client.state.monitor.load(Relaxed)
     }
 
     fn note_command(&self, resolved: Resolved) {
@@ -217,10 +239,15 @@ impl Core {
     ) -> Step {
         let mark = ctx.out.len();
         let clients_transaction = ctx.store.in_transaction() && !ctx.unfinished.owns_transaction();
+        let started = Instant::now();
         let mut error = None;
         for attempt in 0..INLINE_ATTEMPTS {
             for _ in 0..attempt * 100 {
                 std::hint::spin_loop();
+            }
+            // Another attempt begins anew, unless it continues in the transaction of the one before.
+            if !ctx.unfinished.owns_transaction() {
+                self.observed.clear();
             }
             match self.run(ctx, resolved, args) {
                 Ok(step) => return step,
@@ -257,6 +284,8 @@ impl Core {
         if matches!(error, bedplate_kerneldb::Error::Conflict) {
             Counters::add(&self.server.counters.conflicts);
         }
+        self.observed.clear();
+        self.observe(resolved, args, started);
         let mut message = error_reply(&error);
         if resolved.cmd == Cmd::Exec {
             multi::end(self);
@@ -284,8 +313,14 @@ impl Core {
     }
 
     pub fn error<S: Operators, V: Services>(&self, ctx: &mut Ctx<'_, S, V>, message: &[u8]) {
-        Counters::add(&self.server.counters.errors);
+        self.count_error(message);
         ctx.out.error(message);
+    }
+
+    /// Counts an error reply.
+    pub fn count_error(&self, message: &[u8]) {
+        Counters::add(&self.server.counters.errors);
+        self.server.counters.errors_by_code.note(message);
     }
 
     /// Runs a command of any kind once, in the open transaction if there is one, and counts it if it is answered.
@@ -306,8 +341,20 @@ impl Core {
             Ok(_) => false,
             Err(Fail::Reply(_)) => true,
         };
-        self.server.counters.calls.note(resolved.cmd, started.elapsed(), failed);
+        let took = started.elapsed();
+        self.server.counters.calls.note(resolved, took, failed);
+        if self.server.settings.latency_threshold().is_some_and(|threshold| took >= threshold) {
+            self.server.latency.add(resolved, ctx.services.now().as_secs(), took);
+        }
+        self.observe(resolved, args, started);
         result
+    }
+
+    /// Notes a command that was executed, for others to see. The time of a request begins with its first attempt.
+    fn observe(&mut self, resolved: Resolved, args: Args<'_>, started: Instant) {
+        let started = self.retry.filter(|_| !self.in_exec).map_or(started, |retry| retry.since.min(started));
+        let took = started.elapsed();
+        self.observed.add(&self.server, &self.client, resolved, args, took, self.in_script);
     }
 
     fn execute<S: Operators, V: Services>(
@@ -338,6 +385,9 @@ impl Core {
             Config => return config::run(self, ctx, spec, args),
             Command => introspect::run(ctx, spec, args)?,
             Info => info::run(self, ctx, args)?,
+            Latency => latency::run(self, ctx, spec, args)?,
+            Monitor => monitor::run(self, ctx)?,
+            Slowlog => slowlog::run(self, ctx, spec, args)?,
             _ => self.data(ctx, resolved, args)?,
         }
         Ok(Step::Done)

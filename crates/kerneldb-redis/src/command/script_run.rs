@@ -99,6 +99,7 @@ impl Execution<'_> {
         interpreter: &mut Interpreter,
     ) -> Run {
         let was_in_exec = std::mem::replace(&mut core.in_exec, true);
+        let was_in_script = std::mem::replace(&mut core.in_script, true);
         let protocol = ctx.out.protocol();
         let time = Duration::from_millis(core.server.settings.script_time_ms());
         let mut failure = None;
@@ -110,8 +111,13 @@ impl Execution<'_> {
         };
         let outcome = interpreter.run(self.program, self.inputs, time, protocol, &mut run);
         core.in_exec = was_in_exec;
+        core.in_script = was_in_script;
         match outcome {
             Outcome::Reply(reply) => {
+                // The script has returned an error.
+                if let Some(message) = reply.strip_prefix(b"-") {
+                    core.count_error(message);
+                }
                 ctx.out.replies(&reply);
                 Ok(())
             }

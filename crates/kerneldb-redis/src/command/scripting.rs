@@ -23,6 +23,7 @@ pub(super) fn evaluate<S: Operators, V: Services>(
     if script_run::waits_for_commit(core, ctx) {
         return script_run::commit(ctx);
     }
+    core.observed.add_script(&core.server, &core.client, args);
     let rest: Vec<&[u8]> = args.from(3).collect();
     let inputs = inputs(integer(args.get(2))?, &rest)?;
     let server = core.server.clone();
@@ -55,6 +56,7 @@ pub(super) fn call_function<S: Operators, V: Services>(
     if script_run::waits_for_commit(core, ctx) {
         return script_run::commit(ctx);
     }
+    core.observed.add_script(&core.server, &core.client, args);
     let server = core.server.clone();
     let catalog = server.functions.catalog();
     let (library, function) = catalog.function(args.get(1)).ok_or("ERR Function not found")?;

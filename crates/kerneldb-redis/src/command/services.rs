@@ -6,8 +6,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::calls::Calls;
 use super::clients::Clients;
+use super::errors::Errors;
+use super::latency::Latency;
+use super::monitor::Monitors;
 use super::settings::{DatabaseOptions, Settings, Startup};
 use super::shutdown::Shutdown;
+use super::slowlog::SlowLog;
 use crate::script::{Functions, FunctionsChange, Scripts};
 use bedplate_kerneldb::{
     EngineKind, HandlerInfo, HandlerTarget, HeapStats, ProcedureInfo, Result, SnapshotItem,
@@ -26,6 +30,12 @@ pub struct ServerState {
     pub shutdown: Shutdown,
     /// Lua scripts.
     pub scripts: Scripts,
+    /// The connections that see every command.
+    pub monitors: Monitors,
+    /// The commands that have taken long, as events.
+    pub latency: Latency,
+    /// The slow log.
+    pub slow_log: SlowLog,
     /// Functions.
     pub functions: Functions,
     /// Time at which the server started, in milliseconds since the Unix epoch.
@@ -44,11 +54,22 @@ impl ServerState {
             settings: Settings::new(startup),
             counters: Counters::default(),
             shutdown: Shutdown::default(),
+            monitors: Monitors::default(),
+            latency: Latency::default(),
+            slow_log: SlowLog::default(),
             scripts: Scripts::default(),
             functions: Functions::default(),
             started_ms: now.as_millis() as u64,
             run_id,
         })
+    }
+}
+
+impl ServerState {
+    /// Whether the event loop has to execute every command, because each one is to be reported.
+    pub fn reports_every_command(&self) -> bool {
+        let logs_all = self.settings.slow_log_threshold().is_some_and(|threshold| threshold.is_zero());
+        logs_all || self.monitors.exist()
     }
 }
 
@@ -67,6 +88,7 @@ pub struct Counters {
     pub retries: AtomicU64,
     pub conflicts: AtomicU64,
     pub calls: Calls,
+    pub errors_by_code: Errors,
 }
 
 impl Counters {
@@ -89,6 +111,7 @@ impl Counters {
     pub(super) fn reset(&self) {
         self.all().into_iter().for_each(|(_, counter)| counter.store(0, Relaxed));
         self.calls.reset();
+        self.errors_by_code.reset();
     }
 
     pub(super) fn add(counter: &AtomicU64) {
@@ -334,7 +357,7 @@ pub trait Services {
     /// Applies changed settings that are not read at each use.
     fn settings_changed(&self) {}
 
-    /// Must be called when [`Clients::pauses`](super::Clients::pauses) has changed. When it returns, the kernel
-    /// answers no command that is paused.
+    /// Must be called when [`Clients::pauses`](super::Clients::pauses) or [`ServerState::reports_every_command`] has changed. When it
+    /// returns, the kernel answers no command that is paused or reported.
     fn pauses_changed(&self) {}
 }

@@ -5,7 +5,7 @@ use super::operators::Operators;
 use super::request::{Core, ReplyMode, Step};
 use super::services::Services;
 use super::spec::{Cmd, wrong_arity};
-use super::{Fail, multi};
+use super::{Fail, monitor, multi};
 use crate::REDIS_VERSION;
 use crate::resp::{Args, Protocol, parse_i64};
 
@@ -139,6 +139,9 @@ fn reset<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V>) ->
         ctx.store.rollback()?;
     }
     multi::end(core);
+    if monitor::end(core) {
+        ctx.services.pauses_changed();
+    }
     core.protocol = Protocol::Resp2;
     ctx.out.set_protocol(Protocol::Resp2);
     core.authenticated = !core.server.settings.needs_password();

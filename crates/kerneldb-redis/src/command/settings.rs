@@ -6,8 +6,9 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
-use crate::limits::SCRIPT_TIME_MAX;
+use crate::limits::{SCRIPT_TIME_MAX, SLOW_LOG_ENTRIES_MAX};
 use bedplate_kerneldb::limits::{
     EXPIRE_EFFORT_MAX, LOG_RING_BYTES_DEFAULT, LOG_RING_BYTES_MAX, LOG_RING_BYTES_MIN, PARTITION_BYTES_MIN,
     USAGE_FACTOR_MAX, VERSIONS_MAX,
@@ -101,9 +102,15 @@ pub struct Settings {
     input_bytes: AtomicU64,
     output_bytes: AtomicU64,
     expire_effort: AtomicU64,
+<<<<<<< HEAD
     eviction: RwLock<EvictionPolicy>,
     usage_factor: AtomicU64,
     usage_decay_minutes: AtomicU64,
+=======
+    slow_log_us: AtomicU64,
+    latency_ms: AtomicU64,
+    slow_log_length_max: AtomicU64,
+>>>>>>> wip-cmd
 }
 
 /// Parses a value into options of a database; the error describes what is wrong with the value.
@@ -142,6 +149,18 @@ const TIMEOUT_MS_MAX: u64 = i32::MAX as u64;
 /// Sets `busy-reply-threshold`, whose old name is `lua-time-limit`.
 fn set_script_time(settings: &Settings, value: &[u8]) -> Result<(), &'static str> {
     store(&settings.script_time_ms, value, 1, SCRIPT_TIME_MS_MAX)
+}
+
+/// The value of [`Settings::slow_log_us`] with which no command is logged.
+const NO_SLOW_LOG: u64 = u64::MAX;
+
+/// Sets `slowlog-log-slower-than`, which is -1 if no command is logged.
+fn set_slow_log_threshold(settings: &Settings, value: &[u8]) -> Result<(), &'static str> {
+    match value {
+        b"-1" => settings.slow_log_us.store(NO_SLOW_LOG, Relaxed),
+        _ => return store(&settings.slow_log_us, value, 0, i64::MAX as u64),
+    }
+    Ok(())
 }
 
 const NOT_INTEGER: &str = "argument couldn't be parsed into an integer";
@@ -274,6 +293,7 @@ static PARAMETERS: &[Parameter] = &[
     Parameter { name: "databases", get: |_| "1".into(), change: Change::Never },
     Parameter { name: "dir", get: |s| s.startup.dir.clone(), change: Change::AtStart },
     Parameter {
+<<<<<<< HEAD
         name: "lfu-decay-time",
         get: |s| s.usage_factor().1.to_string(),
         change: Change::Now(|s, v| store(&s.usage_decay_minutes, v, 0, i32::MAX as u64)),
@@ -282,6 +302,11 @@ static PARAMETERS: &[Parameter] = &[
         name: "lfu-log-factor",
         get: |s| s.usage_factor().0.to_string(),
         change: Change::Now(|s, v| store(&s.usage_factor, v, 0, USAGE_FACTOR_MAX.into())),
+=======
+        name: "latency-monitor-threshold",
+        get: |s| s.latency_ms.load(Relaxed).to_string(),
+        change: Change::Now(|s, v| store(&s.latency_ms, v, 0, i64::MAX as u64)),
+>>>>>>> wip-cmd
     },
     Parameter {
         name: "lock-timeout",
@@ -330,6 +355,16 @@ static PARAMETERS: &[Parameter] = &[
         name: "scan-grace",
         get: |s| s.startup.timeouts.scan_grace_ms.load(Relaxed).to_string(),
         change: Change::Now(|s, v| store(&s.startup.timeouts.scan_grace_ms, v, 0, TIMEOUT_MS_MAX)),
+    },
+    Parameter {
+        name: "slowlog-log-slower-than",
+        get: |s| s.slow_log_threshold().map_or("-1".into(), |threshold| threshold.as_micros().to_string()),
+        change: Change::Now(set_slow_log_threshold),
+    },
+    Parameter {
+        name: "slowlog-max-len",
+        get: |s| s.slow_log_length_max().to_string(),
+        change: Change::Now(|s, v| store(&s.slow_log_length_max, v, 0, SLOW_LOG_ENTRIES_MAX)),
     },
     Parameter {
         name: "snapshot-grace",
@@ -385,9 +420,15 @@ impl Settings {
             input_bytes: (64 << 20).into(),
             output_bytes: (1 << 20).into(),
             expire_effort: 1.into(),
+<<<<<<< HEAD
             eviction: RwLock::new(startup.eviction),
             usage_factor: 10.into(),
             usage_decay_minutes: 1.into(),
+=======
+            slow_log_us: 10_000.into(),
+            latency_ms: 0.into(),
+            slow_log_length_max: 128.into(),
+>>>>>>> wip-cmd
             database: startup.database.into(),
             startup,
         };
@@ -498,6 +539,7 @@ impl Settings {
         self.expire_effort.load(Relaxed) as u32
     }
 
+<<<<<<< HEAD
     /// Which keys are evicted when memory becomes short (`maxmemory-policy`).
     pub fn eviction(&self) -> EvictionPolicy {
         *self.eviction.read().unwrap_or_else(PoisonError::into_inner)
@@ -506,6 +548,23 @@ impl Settings {
     /// How accesses are counted for the policies by frequency: `lfu-log-factor` and `lfu-decay-time`.
     pub fn usage_factor(&self) -> (u32, u32) {
         (self.usage_factor.load(Relaxed) as u32, self.usage_decay_minutes.load(Relaxed) as u32)
+=======
+    /// The time from which on a command is logged as a slow one; `None` = none is (`slowlog-log-slower-than`).
+    pub fn slow_log_threshold(&self) -> Option<Duration> {
+        let us = self.slow_log_us.load(Relaxed);
+        (us != NO_SLOW_LOG).then(|| Duration::from_micros(us))
+    }
+
+    /// The time from which on a command counts as an event of LATENCY; `None` = none does (`latency-monitor-threshold`).
+    pub fn latency_threshold(&self) -> Option<Duration> {
+        let ms = self.latency_ms.load(Relaxed);
+        (ms > 0).then(|| Duration::from_millis(ms))
+    }
+
+    /// Most entries of the slow log (`slowlog-max-len`).
+    pub fn slow_log_length_max(&self) -> usize {
+        self.slow_log_length_max.load(Relaxed) as usize
+>>>>>>> wip-cmd
     }
 
     /// Whether a password is needed.

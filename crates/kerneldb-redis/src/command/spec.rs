@@ -74,6 +74,7 @@ pub(super) enum Cmd {
     Decrby,
     Del,
     Discard,
+    Dump,
     Echo,
     Eval,
     EvalRo,
@@ -102,8 +103,11 @@ pub(super) enum Cmd {
     Info,
     Keys,
     Lastsave,
+    Latency,
+    Lcs,
     Memory,
     Mget,
+    Monitor,
     Mset,
     Msetnx,
     Multi,
@@ -121,6 +125,7 @@ pub(super) enum Cmd {
     Rename,
     Renamenx,
     Reset,
+    Restore,
     Rollback,
     Save,
     Scan,
@@ -132,6 +137,7 @@ pub(super) enum Cmd {
     Setnx,
     Setrange,
     Shutdown,
+    Slowlog,
     Strlen,
     Substr,
     Time,
@@ -233,6 +239,20 @@ pub(super) struct Resolved {
     pub spec: &'static Spec,
     /// The command's own entry, for its name in messages.
     pub parent: &'static Spec,
+}
+
+/// The name of a command, or `command|subcommand`.
+pub(super) fn full_name(parent: Option<&Spec>, spec: &Spec) -> String {
+    parent.map_or_else(|| spec.name.to_owned(), |parent| format!("{}|{}", parent.name, spec.name))
+}
+
+/// Finds the command of a request that is not valid, as far as its name is known.
+pub(super) fn find_invalid(args: Args<'_>) -> Option<Resolved> {
+    let parent = find(args.get(0))?;
+    let sub = parent.subs.iter().find(|sub| args.get(1).eq_ignore_ascii_case(sub.name.as_bytes()));
+    // As in Redis, an unknown subcommand is an unknown command.
+    let spec = if parent.subs.is_empty() || args.len() < 2 { Some(parent) } else { sub };
+    Some(Resolved { cmd: parent.cmd?, spec: spec?, parent })
 }
 
 /// Finds the command of a request by name.

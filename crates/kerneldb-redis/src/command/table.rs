@@ -31,6 +31,7 @@ pub(super) static COMMANDS: &[Spec] = &[
     c(Cmd::Decrby, "decrby", 3, W|OOM|FAST, (1, 1, 1), "write string fast", "string", "1.0.0", "Subtracts a number from an integer value.", NONE),
     c(Cmd::Del, "del", -2, W, (1, -1, 1), "keyspace write slow", "generic", "1.0.0", "Deletes keys; returns how many existed.", NONE),
     c(Cmd::Discard, "discard", 1, NOSCRIPT|LOADING|STALE|FAST|ALLOW_BUSY, (0, 0, 0), "fast transaction", "transactions", "2.0.0", "Forgets the queued transaction.", NONE),
+    c(Cmd::Dump, "dump", 2, RO, (1, 1, 1), "keyspace read slow", "generic", "2.6.0", "Returns a value as bytes that RESTORE reads, also that of Redis.", NONE),
     c(Cmd::Echo, "echo", 2, LOADING|STALE|FAST, (0, 0, 0), "fast connection", "connection", "1.0.0", "Returns its argument.", NONE),
     c(Cmd::Eval, "eval", -3, NOSCRIPT|STALE|SKIP_MONITOR|NO_MANDATORY_KEYS|MOVABLE_KEYS, (0, 0, 0), "slow scripting", "scripting", "2.6.0", "Runs a Lua script as a transaction.", NONE),
     c(Cmd::EvalRo, "eval_ro", -3, RO|NOSCRIPT|STALE|SKIP_MONITOR|NO_MANDATORY_KEYS|MOVABLE_KEYS, (0, 0, 0), "slow scripting", "scripting", "7.0.0", "Runs a Lua script that only reads, on a snapshot.", NONE),
@@ -59,8 +60,11 @@ pub(super) static COMMANDS: &[Spec] = &[
     c(Cmd::Info, "info", -1, LOADING|STALE, (0, 0, 0), "slow dangerous", "server", "1.0.0", "Describes the server.", NONE),
     c(Cmd::Keys, "keys", 2, RO, (0, 0, 0), "keyspace read slow dangerous", "generic", "1.0.0", "Returns all keys that match a pattern, from one snapshot.", NONE),
     c(Cmd::Lastsave, "lastsave", 1, LOADING|STALE|FAST, (0, 0, 0), "admin fast dangerous", "server", "1.0.0", "Returns the Unix time in seconds of the last checkpoint.", NONE),
+    c(Cmd::Latency, "latency", -2, 0, (0, 0, 0), "slow", "server", "2.8.13", "Groups commands about the times that commands take.", LATENCY),
+    c(Cmd::Lcs, "lcs", -3, RO, (1, 2, 1), "read string slow", "string", "7.0.0", "Returns the longest common subsequence of two values.", NONE),
     c(Cmd::Memory, "memory", -2, 0, (0, 0, 0), "slow", "server", "4.0.0", "Groups commands about memory.", MEMORY),
     c(Cmd::Mget, "mget", -2, RO|FAST, (1, -1, 1), "read string fast", "string", "1.0.0", "Returns the values of several keys, read from one snapshot.", NONE),
+    c(Cmd::Monitor, "monitor", 1, ADMIN|NOSCRIPT|LOADING|STALE, (0, 0, 0), "admin slow dangerous", "server", "1.0.0", "Lets the connection see every command of all clients.", NONE),
     c(Cmd::Mset, "mset", -3, W|OOM, (1, -1, 2), "write string slow", "string", "1.0.1", "Writes several keys in one transaction.", NONE),
     c(Cmd::Msetnx, "msetnx", -3, W|OOM, (1, -1, 2), "write string slow", "string", "1.0.1", "Writes several keys in one transaction if none of them exists.", NONE),
     c(Cmd::Multi, "multi", 1, NOSCRIPT|LOADING|STALE|FAST|ALLOW_BUSY, (0, 0, 0), "fast transaction", "transactions", "1.2.0", "Starts queueing a transaction.", NONE),
@@ -78,6 +82,7 @@ pub(super) static COMMANDS: &[Spec] = &[
     c(Cmd::Rename, "rename", 3, W, (1, 2, 1), "keyspace write slow", "generic", "1.0.0", "Renames a key, replacing the new name's value.", NONE),
     c(Cmd::Renamenx, "renamenx", 3, W|FAST, (1, 2, 1), "keyspace write fast", "generic", "1.0.0", "Renames a key if the new name does not exist.", NONE),
     c(Cmd::Reset, "reset", 1, NOSCRIPT|LOADING|STALE|FAST|NO_AUTH|ALLOW_BUSY, (0, 0, 0), "fast connection", "connection", "6.2.0", "Brings the connection back to how it started.", NONE),
+    c(Cmd::Restore, "restore", -4, W|OOM, (1, 1, 1), "keyspace write slow dangerous", "generic", "2.6.0", "Writes a key with a value that DUMP has returned.", NONE),
     c(Cmd::Rollback, "rollback", 1, FAST|NOSCRIPT, (0, 0, 0), "fast transaction", "transactions", "0.1.0", "Rolls the interactive transaction back.", NONE),
     c(Cmd::Save, "save", 1, ADMIN|NOSCRIPT|NO_ASYNC|NO_MULTI, (0, 0, 0), "admin slow dangerous", "server", "1.0.0", "Takes a checkpoint and waits for it.", NONE),
     c(Cmd::Scan, "scan", -2, RO, (0, 0, 0), "keyspace read slow", "generic", "2.8.0", "Returns keys in portions.", NONE),
@@ -89,6 +94,7 @@ pub(super) static COMMANDS: &[Spec] = &[
     c(Cmd::Setnx, "setnx", 3, W|OOM|FAST, (1, 1, 1), "write string fast", "string", "1.0.0", "Writes a key if it does not exist.", NONE),
     c(Cmd::Setrange, "setrange", 4, W|OOM, (1, 1, 1), "write string slow", "string", "2.2.0", "Overwrites a part of a value; returns its new length.", NONE),
     c(Cmd::Shutdown, "shutdown", -1, ADMIN|NOSCRIPT|LOADING|STALE|NO_MULTI|ALLOW_BUSY, (0, 0, 0), "admin slow dangerous", "server", "1.0.0", "Stops the server.", NONE),
+    c(Cmd::Slowlog, "slowlog", -2, 0, (0, 0, 0), "slow", "server", "2.2.12", "Groups commands about commands that have taken long.", SLOWLOG),
     c(Cmd::Strlen, "strlen", 2, RO|FAST, (1, 1, 1), "read string fast", "string", "2.2.0", "Returns the length of a value.", NONE),
     c(Cmd::Substr, "substr", 4, RO, (1, 1, 1), "read string slow", "string", "1.0.0", "Returns a part of a value; the old name of GETRANGE.", NONE),
     c(Cmd::Time, "time", 1, LOADING|STALE|FAST, (0, 0, 0), "fast", "server", "2.6.0", "Returns the server's time in seconds and microseconds.", NONE),
@@ -176,9 +182,25 @@ static CONFIG: &[Spec] = &[
     sub("set", -4, ADMIN|NOSCRIPT|LOADING|STALE, (0, 0, 0), "admin slow dangerous", "2.0.0"),
 ];
 #[rustfmt::skip]
+static LATENCY: &[Spec] = &[
+    sub("doctor", 2, ADMIN|NOSCRIPT|LOADING|STALE, (0, 0, 0), "admin slow dangerous", "2.8.13"),
+    sub("help", 2, LOADING|STALE, (0, 0, 0), "slow", "2.8.13"),
+    sub("histogram", -2, ADMIN|NOSCRIPT|LOADING|STALE, (0, 0, 0), "admin slow dangerous", "7.0.0"),
+    sub("history", 3, ADMIN|NOSCRIPT|LOADING|STALE, (0, 0, 0), "admin slow dangerous", "2.8.13"),
+    sub("latest", 2, ADMIN|NOSCRIPT|LOADING|STALE, (0, 0, 0), "admin slow dangerous", "2.8.13"),
+    sub("reset", -2, ADMIN|NOSCRIPT|LOADING|STALE, (0, 0, 0), "admin slow dangerous", "2.8.13"),
+];
+#[rustfmt::skip]
 static MEMORY: &[Spec] = &[
     sub("help", 2, LOADING|STALE, (0, 0, 0), "slow", "4.0.0"),
     sub("usage", -3, RO, (2, 2, 1), "read slow", "4.0.0"),
+];
+#[rustfmt::skip]
+static SLOWLOG: &[Spec] = &[
+    sub("get", -2, ADMIN|LOADING|STALE, (0, 0, 0), "admin slow dangerous", "2.2.12"),
+    sub("help", 2, LOADING|STALE, (0, 0, 0), "slow", "6.2.0"),
+    sub("len", 2, ADMIN|LOADING|STALE, (0, 0, 0), "admin slow dangerous", "2.2.12"),
+    sub("reset", 2, ADMIN|LOADING|STALE, (0, 0, 0), "admin slow dangerous", "2.2.12"),
 ];
 #[rustfmt::skip]
 static OBJECT: &[Spec] = &[
@@ -188,3 +210,10 @@ static OBJECT: &[Spec] = &[
     sub("idletime", 3, RO, (2, 2, 1), "keyspace read slow", "2.2.3"),
     sub("refcount", 3, RO, (2, 2, 1), "keyspace read slow", "2.2.3"),
 ];
+
+/// All commands in the order of the table, each with its subcommands behind it.
+pub(super) fn commands() -> impl Iterator<Item = (Option<&'static Spec>, &'static Spec)> {
+    COMMANDS.iter().flat_map(|parent| {
+        std::iter::once((None, parent)).chain(parent.subs.iter().map(move |sub| (Some(parent), sub)))
+    })
+}

@@ -144,6 +144,9 @@ impl Backend {
     /// The gate's times: for all commands, and for those that write.
     fn gate_times(&self) -> (u64, u64) {
         let (pauses, now) = (self.server.clients.pauses(), self.now());
+        if self.server.reports_every_command() {
+            return (u64::MAX, u64::MAX);
+        }
         (kernel_time(pauses.all_until_ms, now), kernel_time(pauses.writes_until_ms, now))
     }
 
@@ -405,6 +408,7 @@ impl Services for Backend {
         if let Err(error) = self.database().set_expire_effort(self.server.settings.expire_effort()) {
             tracing::error!(%error, "the effort of expiry stays as it is");
         }
+<<<<<<< HEAD
         let (factor, decay_minutes) = self.server.settings.usage_factor();
         let policy = self.server.settings.eviction();
         let database = self.database();
@@ -415,6 +419,9 @@ impl Services for Backend {
         if let Err(error) = changed.and_then(|()| database.set_usage_factor(factor, decay_minutes)) {
             tracing::error!(%error, "the policy of eviction stays as it is");
         }
+=======
+        self.pauses_changed();
+>>>>>>> wip-cmd
     }
 
     fn pauses_changed(&self) {

@@ -77,6 +77,8 @@ pub(super) struct Client {
     pub(super) runnable: bool,
     /// It is in the event loop's list of connections that wait for the disk.
     pub(super) waits_for_disk: bool,
+    /// It is in the event loop's list of monitors.
+    pub(super) is_listed_monitor: bool,
     dialogue: Dialogue,
     /// Passed bytes that were read.
     read: u64,
@@ -114,6 +116,7 @@ impl Client {
             heard: Instant::now(),
             runnable: false,
             waits_for_disk: false,
+            is_listed_monitor: false,
             dialogue,
             read: 0,
             my_turn: false,
@@ -149,6 +152,11 @@ impl Client {
     /// Whether a client has asked for this connection to be closed.
     pub(super) fn killed(&self) -> bool {
         self.dialogue.killed()
+    }
+
+    /// Whether the client sees every command of all clients.
+    pub(super) fn is_monitor(&self) -> bool {
+        self.dialogue.is_monitor()
     }
 
     /// Whether this connection keeps the database from being rebuilt.

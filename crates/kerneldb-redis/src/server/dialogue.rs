@@ -19,6 +19,13 @@ pub(super) struct CarriedDialogue {
     failed_by_timeout: Option<bool>,
 }
 
+impl CarriedDialogue {
+    /// Whether the client sees every command of all clients.
+    pub(super) fn is_monitor(&self) -> bool {
+        self.connection.is_monitor()
+    }
+}
+
 /// A connection of the command layer and the session that it shares with the kernel. Both run that
 /// session's operators, but never at the same time (`bpf/layout.h` states the rules).
 pub(super) struct Dialogue {
@@ -154,12 +161,21 @@ impl Dialogue {
         ConnMode { waits_for_disk, protocol: self.connection.protocol() }
     }
 
+<<<<<<< HEAD
     /// Number of connections that clients have killed so far, on the whole server.
     pub(super) fn kills(&self) -> u64 {
         self.connection.server().clients.kills()
     }
 
     /// Whether a client has asked for this connection to be closed.
+=======
+    /// Whether the client sees every command of all clients.
+    pub(super) fn is_monitor(&self) -> bool {
+        self.connection.is_monitor()
+    }
+
+    /// Whether another client has asked for this connection to be closed.
+>>>>>>> wip-cmd
     pub(super) fn killed(&self) -> bool {
         self.connection.client().killed()
     }

@@ -71,6 +71,8 @@ pub(super) struct EventLoop {
     timers: BinaryHeap<Reverse<(Instant, u32, u32)>>,
     /// Connections whose commits are not on disk yet.
     durable: Vec<(u32, u32)>,
+    /// Connections that see every command (MONITOR).
+    monitors: Vec<(u32, u32)>,
     /// Connections that can continue at once, by index and generation.
     runnable: VecDeque<(u32, u32)>,
     /// The buffer for one read from a connection.
@@ -141,6 +143,7 @@ impl EventLoop {
             log: None,
             timers: BinaryHeap::new(),
             durable: Vec::new(),
+            monitors: Vec::new(),
             runnable: VecDeque::new(),
             buffer: vec![0; TURN_READ_BYTES].into_boxed_slice(),
             next_sweep: Instant::now() + SWEEP_INTERVAL,
@@ -186,13 +189,14 @@ impl EventLoop {
         self.run_durable();
         self.run_runnable();
         self.run_rebuild()?;
+        self.run_monitors();
         self.stop |= self.backend.poll_shutdown();
         self.sweep();
         Ok(())
     }
 
     fn timeout(&self) -> Timespec {
-        if !self.runnable.is_empty() {
+        if !self.runnable.is_empty() || self.backend.server().monitors.has_news() {
             return Timespec { tv_sec: 0, tv_nsec: 0 };
         }
         let now = Instant::now();
@@ -279,6 +283,10 @@ impl EventLoop {
         let Some(client) = self.clients[index as usize].as_mut() else { return };
         let slot = self.table.conn(index);
         let (generation, awaiting) = (client.generation, client.awaiting);
+        if client.is_monitor() && !client.is_listed_monitor {
+            client.is_listed_monitor = true;
+            self.monitors.push((index, generation));
+        }
         match awaiting {
             Awaiting::Close => {
                 let why = slot.broken();
@@ -367,6 +375,26 @@ impl EventLoop {
         }
     }
 
+    /// Sends the commands of all clients to the monitors. When a monitor is gone, the kernel may answer again.
+    fn run_monitors(&mut self) {
+        let (has_news, before) = (self.backend.server().monitors.take_news(), self.monitors.len());
+        let mut monitors = std::mem::take(&mut self.monitors);
+        monitors.retain(|&(index, generation)| {
+            if has_news && self.client(index, generation).is_some() {
+                self.advance(index);
+            }
+            self.client(index, generation).is_some_and(|client| {
+                client.is_listed_monitor = client.is_monitor();
+                client.is_listed_monitor
+            })
+        });
+        let gone = monitors.len() < before;
+        self.monitors.append(&mut monitors);
+        if gone {
+            self.backend.pauses_changed();
+        }
+    }
+
     /// Checks every connection for changes that no event announces.
     fn sweep(&mut self) {
         let now = Instant::now();
@@ -394,7 +422,7 @@ impl EventLoop {
                 self.advance(index);
                 continue;
             }
-            let Some(limit) = limit else { continue };
+            let Some(limit) = limit.filter(|_| !client.is_monitor()) else { continue };
             let silent = Duration::from_nanos(clock_ns.saturating_sub(slot.last_ns()));
             if client.awaiting == Awaiting::Input && client.heard.elapsed() > limit && silent > limit {
                 self.close(index, "idle for too long");

@@ -1,4 +1,4 @@
-//! The word that keeps the kernel from answering while clients are paused (`struct srv_gate`).
+//! The words that keep the kernel from answering, while clients are paused or while every command is reported (`struct srv_gate`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,7 +16,7 @@ impl Gate {
         Gate { words }
     }
 
-    /// Whether a pause is set, even if its time is over. Meanwhile the programs read the clock for each
+    /// Whether a time is set, even if its time is over. Meanwhile the programs read the clock for each
     /// command.
     pub(super) fn is_closed(&self) -> bool {
         let [all, writes] = self.words();
@@ -34,10 +34,13 @@ impl Gate {
         }
     }
 
-    /// Pauses all commands, and those that write, until these times of CLOCK_MONOTONIC; 0 = they are not
-    /// paused. When it returns, no command that began before is still running in the kernel.
+    /// Lets the event loop execute all commands, and those that write, until these times of CLOCK_MONOTONIC; 0 = the kernel answers
+    /// them. When it returns, no command that began before is still running in the kernel.
     pub(super) fn set(&self, database: &Database, all_until_ns: u64, writes_until_ns: u64) -> Result<()> {
         let [all, writes] = self.words();
+        if (all.load(Ordering::SeqCst), writes.load(Ordering::SeqCst)) == (all_until_ns, writes_until_ns) {
+            return Ok(());
+        }
         all.store(all_until_ns, Ordering::SeqCst);
         writes.store(writes_until_ns, Ordering::SeqCst);
         if all_until_ns.max(writes_until_ns) > 0 {

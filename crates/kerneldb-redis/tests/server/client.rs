@@ -29,7 +29,7 @@ pub fn words(line: &str) -> Vec<u8> {
 /// Longest time for which a read waits.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Reads one reply of RESP2, or of RESP3 without maps, sets and pushes.
+/// Reads one reply of RESP2, or of RESP3 without sets and pushes.
 fn read_reply(reader: &mut impl BufRead) -> Vec<u8> {
     let mut reply = Vec::new();
     assert_ne!(reader.read_until(b'\n', &mut reply).unwrap(), 0, "the server has closed the connection");
@@ -40,8 +40,8 @@ fn read_reply(reader: &mut impl BufRead) -> Vec<u8> {
             reply.resize(start + bytes as usize + 2, 0);
             reader.read_exact(&mut reply[start..]).unwrap();
         }
-        (b'*', Some(elements @ 0..)) => {
-            for _ in 0..elements {
+        (kind @ (b'*' | b'%'), Some(elements @ 0..)) => {
+            for _ in 0..elements * if kind == b'%' { 2 } else { 1 } {
                 reply.extend(read_reply(reader));
             }
         }

@@ -111,6 +111,15 @@ fn bits() -> impl Strategy<Value = Words> {
     ]
 }
 
+fn lcs_options() -> impl Strategy<Value = Words> {
+    let option = prop_oneof![
+        3 => any_of(&["IDX", "withmatchlen", "IDX"]).prop_map(|o| words(&[&o])),
+        1 => any_of(&["LEN", "minmatchlen", "foo"]).prop_map(|o| words(&[&o])),
+        2 => number().prop_map(|n| words(&["MINMATCHLEN", &n])),
+    ];
+    prop::collection::vec(option, 0..3).prop_map(|o| o.concat())
+}
+
 /// Commands that do not delete.
 fn keeping() -> impl Strategy<Value = Words> {
     prop_oneof![
@@ -134,6 +143,7 @@ fn keeping() -> impl Strategy<Value = Words> {
         1 => key().prop_map(|k| words(&["getex", &k])),
         1 => key().prop_map(|k| words(&["getex", &k, "persist"])),
         1 => Just(words(&["dbsize"])),
+        1 => (key(), key(), lcs_options()).prop_map(|(a, b, o)| [words(&["lcs", &a, &b]), o].concat()),
         3 => bits(),
     ]
 }

@@ -68,6 +68,13 @@ fn argument() -> impl Strategy<Value = Vec<u8>> {
             "3",
             "auth",
             "setname",
+            "idx",
+            "len",
+            "withmatchlen",
+            "minmatchlen",
+            "absttl",
+            "idletime",
+            "freq",
         ][..],
     );
     prop_oneof![

@@ -2,14 +2,19 @@
 
 mod database;
 mod differential;
+mod dumps;
 mod full_log_ring;
 mod functions;
 mod fuzz;
+mod latency;
+mod lcs;
 mod model;
+mod monitor;
 mod redis;
 mod replies;
 mod script_libraries;
 mod scripts;
+mod slowlog;
 mod states;
 
 use std::sync::Arc;

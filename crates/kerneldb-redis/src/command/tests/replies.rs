@@ -158,6 +158,22 @@ MEMORY USAGE nope
 MEMORY USAGE n SAMPLES -1
 MEMORY USAGE n FOO 1
 MEMORY FOO
+SET text1 ohmytext
+SET text2 mynewtext
+LCS text1 text2
+LCS text1 text2 LEN
+LCS text1 text2 IDX
+LCS text1 text2 IDX MINMATCHLEN 4 WITHMATCHLEN
+LCS text2 text1 IDX MINMATCHLEN -1
+LCS text1 nope
+LCS nope nope IDX
+LCS text1 text1 IDX WITHMATCHLEN
+LCS text1 text2 IDX LEN
+LCS text1 text2 MINMATCHLEN
+LCS text1 text2 MINMATCHLEN x
+LCS text1 text2 FOO
+LCS text1
+DEL text1 text2
 COPY n n
 COPY n m DB x
 COPY n m FOO
@@ -288,6 +304,9 @@ CLIENT REPLY on
 HELLO 3
 GET nope
 MGET nope
+MSET t1 abcbdab t2 bdcaba
+LCS t1 t2 IDX WITHMATCHLEN
+DEL t1 t2
 EXEC
 CONFIG GET timeout
 SCAN 0

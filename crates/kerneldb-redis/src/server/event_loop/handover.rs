@@ -190,10 +190,18 @@ impl EventLoop {
         clients.pause(state.pause_until_ms, state.pause_reads_too);
         self.backend.rebuild_requests().count_from(state.databases);
         self.backend.pauses_changed();
-        for CarriedClient { stream, talk } in carried {
-            let told = upgraded.as_ref().copied().map_err(String::as_str);
-            if let Err(error) = self.continue_client(stream, talk, told) {
-                tracing::warn!(%error, "a connection of the program before is closed");
+        // Monitors come first, because they see the commands of all others.
+        let (monitors, others): (Vec<_>, Vec<_>) =
+            carried.into_iter().partition(|client| client.talk.dialogue.is_monitor());
+        for clients in [monitors, others] {
+            for CarriedClient { stream, talk } in clients {
+                let told = upgraded.as_ref().copied().map_err(String::as_str);
+                if let Err(error) = self.continue_client(stream, talk, told) {
+                    tracing::warn!(%error, "a connection of the program before is closed");
+                }
+            }
+            if server.monitors.exist() {
+                self.backend.pauses_changed();
             }
         }
     }

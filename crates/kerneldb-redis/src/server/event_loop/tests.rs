@@ -387,3 +387,30 @@ fn one_multi_more_than_there_are_queues() {
     assert_eq!(server.kernel_stats().passed, passed, "after EXEC, its queue is free");
     server.finish(clients);
 }
+
+/// A monitor gets the commands of others without an event on its own connection. When the last one is gone, nothing is left to do, so the
+/// event loop waits for events again.
+#[test]
+fn the_event_loop_rests_after_the_last_monitor() {
+    let mut server = Server::start(true);
+    let mut clients = server.clients(3);
+    for closes in [false, true] {
+        let mut monitor = clients.pop().unwrap();
+        server.ask_event_loop(&mut monitor, "MONITOR", "+OK");
+        assert!(server.event_loop.backend.server().reports_every_command());
+        server.ask_event_loop(&mut clients[0], "SET a 1", "+OK");
+        let line = monitor.lines(1).remove(0);
+        assert!(line.ends_with("] \"SET\" \"a\" \"1\""), "{line}");
+        if !closes {
+            server.ask_event_loop(&mut monitor, "QUIT", "+OK");
+        }
+        drop(monitor);
+        until("the monitor is gone and the event loop waits", || {
+            server.run_once();
+            let timeout = server.event_loop.timeout();
+            server.event_loop.monitors.is_empty() && (timeout.tv_sec, timeout.tv_nsec) > (0, 0)
+        });
+        assert!(!server.event_loop.backend.server().reports_every_command());
+    }
+    server.finish(clients);
+}
