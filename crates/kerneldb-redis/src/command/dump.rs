@@ -41,7 +41,7 @@ struct Options {
 }
 
 impl Options {
-    /// Idle times and frequencies are checked as in Redis, and have no effect, because keys are never evicted.
+    /// Idle times and frequencies are checked as in Redis, and have no effect: the key counts as a new one.
     fn parse(args: Args<'_>) -> Run<Options> {
         let mut options = Options::default();
         let (mut idle, mut frequency) = (false, false);

@@ -102,15 +102,12 @@ pub struct Settings {
     input_bytes: AtomicU64,
     output_bytes: AtomicU64,
     expire_effort: AtomicU64,
-<<<<<<< HEAD
     eviction: RwLock<EvictionPolicy>,
     usage_factor: AtomicU64,
     usage_decay_minutes: AtomicU64,
-=======
     slow_log_us: AtomicU64,
     latency_ms: AtomicU64,
     slow_log_length_max: AtomicU64,
->>>>>>> wip-cmd
 }
 
 /// Parses a value into options of a database; the error describes what is wrong with the value.
@@ -293,7 +290,6 @@ static PARAMETERS: &[Parameter] = &[
     Parameter { name: "databases", get: |_| "1".into(), change: Change::Never },
     Parameter { name: "dir", get: |s| s.startup.dir.clone(), change: Change::AtStart },
     Parameter {
-<<<<<<< HEAD
         name: "lfu-decay-time",
         get: |s| s.usage_factor().1.to_string(),
         change: Change::Now(|s, v| store(&s.usage_decay_minutes, v, 0, i32::MAX as u64)),
@@ -302,11 +298,11 @@ static PARAMETERS: &[Parameter] = &[
         name: "lfu-log-factor",
         get: |s| s.usage_factor().0.to_string(),
         change: Change::Now(|s, v| store(&s.usage_factor, v, 0, USAGE_FACTOR_MAX.into())),
-=======
+    },
+    Parameter {
         name: "latency-monitor-threshold",
         get: |s| s.latency_ms.load(Relaxed).to_string(),
         change: Change::Now(|s, v| store(&s.latency_ms, v, 0, i64::MAX as u64)),
->>>>>>> wip-cmd
     },
     Parameter {
         name: "lock-timeout",
@@ -420,15 +416,12 @@ impl Settings {
             input_bytes: (64 << 20).into(),
             output_bytes: (1 << 20).into(),
             expire_effort: 1.into(),
-<<<<<<< HEAD
             eviction: RwLock::new(startup.eviction),
             usage_factor: 10.into(),
             usage_decay_minutes: 1.into(),
-=======
             slow_log_us: 10_000.into(),
             latency_ms: 0.into(),
             slow_log_length_max: 128.into(),
->>>>>>> wip-cmd
             database: startup.database.into(),
             startup,
         };
@@ -539,7 +532,6 @@ impl Settings {
         self.expire_effort.load(Relaxed) as u32
     }
 
-<<<<<<< HEAD
     /// Which keys are evicted when memory becomes short (`maxmemory-policy`).
     pub fn eviction(&self) -> EvictionPolicy {
         *self.eviction.read().unwrap_or_else(PoisonError::into_inner)
@@ -548,7 +540,8 @@ impl Settings {
     /// How accesses are counted for the policies by frequency: `lfu-log-factor` and `lfu-decay-time`.
     pub fn usage_factor(&self) -> (u32, u32) {
         (self.usage_factor.load(Relaxed) as u32, self.usage_decay_minutes.load(Relaxed) as u32)
-=======
+    }
+
     /// The time from which on a command is logged as a slow one; `None` = none is (`slowlog-log-slower-than`).
     pub fn slow_log_threshold(&self) -> Option<Duration> {
         let us = self.slow_log_us.load(Relaxed);
@@ -564,7 +557,6 @@ impl Settings {
     /// Most entries of the slow log (`slowlog-max-len`).
     pub fn slow_log_length_max(&self) -> usize {
         self.slow_log_length_max.load(Relaxed) as usize
->>>>>>> wip-cmd
     }
 
     /// Whether a password is needed.

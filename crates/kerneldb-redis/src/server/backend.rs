@@ -408,7 +408,6 @@ impl Services for Backend {
         if let Err(error) = self.database().set_expire_effort(self.server.settings.expire_effort()) {
             tracing::error!(%error, "the effort of expiry stays as it is");
         }
-<<<<<<< HEAD
         let (factor, decay_minutes) = self.server.settings.usage_factor();
         let policy = self.server.settings.eviction();
         let database = self.database();
@@ -419,9 +418,7 @@ impl Services for Backend {
         if let Err(error) = changed.and_then(|()| database.set_usage_factor(factor, decay_minutes)) {
             tracing::error!(%error, "the policy of eviction stays as it is");
         }
-=======
         self.pauses_changed();
->>>>>>> wip-cmd
     }
 
     fn pauses_changed(&self) {

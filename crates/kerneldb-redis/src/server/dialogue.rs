@@ -161,21 +161,17 @@ impl Dialogue {
         ConnMode { waits_for_disk, protocol: self.connection.protocol() }
     }
 
-<<<<<<< HEAD
     /// Number of connections that clients have killed so far, on the whole server.
     pub(super) fn kills(&self) -> u64 {
         self.connection.server().clients.kills()
     }
 
-    /// Whether a client has asked for this connection to be closed.
-=======
     /// Whether the client sees every command of all clients.
     pub(super) fn is_monitor(&self) -> bool {
         self.connection.is_monitor()
     }
 
-    /// Whether another client has asked for this connection to be closed.
->>>>>>> wip-cmd
+    /// Whether a client has asked for this connection to be closed.
     pub(super) fn killed(&self) -> bool {
         self.connection.client().killed()
     }
