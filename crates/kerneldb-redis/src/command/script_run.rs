@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::acl::Context;
 use super::exec::{Ctx, Fail, Run, error_reply};
 use super::operators::Operators;
 use super::request::{Core, Step};
@@ -174,10 +175,13 @@ impl Execution<'_> {
         if resolved.spec.has(flags::NOSCRIPT) {
             return failed(b"ERR This Redis command is not allowed from script");
         }
+        if let Err(denied) = core.check_rights(ctx.now_ms, resolved, args, Context::Script) {
+            return failed(denied.error_in_script());
+        }
         if self.read_only && resolved.spec.has(flags::W) {
             return failed(b"ERR Write commands are not allowed from read-only scripts.");
         }
-        if let Err(message) = core.admit(args) {
+        if let Err(message) = Core::check_arguments(resolved, args) {
             return failed(&message);
         }
         let (mark, protocol, mut since) = (ctx.out.len(), ctx.out.protocol(), Instant::now());

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::acl::Acl;
 use super::calls::Calls;
 use super::clients::Clients;
 use super::settings::{DatabaseOptions, Settings, Startup};
@@ -18,6 +19,8 @@ use bedplate_kerneldb::{
 pub struct ServerState {
     /// The connections.
     pub clients: Clients,
+    /// The users.
+    pub(super) acl: Acl,
     /// The configuration.
     pub settings: Settings,
     /// Counters for INFO.
@@ -39,8 +42,11 @@ impl ServerState {
     pub fn new(startup: Startup) -> Arc<ServerState> {
         let now = unix_time();
         let run_id = rand::random::<[u8; 20]>().iter().map(|byte| format!("{byte:02x}")).collect();
+        let acl = Acl::default();
+        acl.set_default_password(startup.password.as_bytes());
         Arc::new(ServerState {
             clients: Clients::default(),
+            acl,
             settings: Settings::new(startup),
             counters: Counters::default(),
             shutdown: Shutdown::default(),
@@ -49,6 +55,29 @@ impl ServerState {
             started_ms: now.as_millis() as u64,
             run_id,
         })
+    }
+}
+
+impl ServerState {
+    /// Replaces all users by those of an ACL file, before there are connections. The error names the file and each bad line.
+    pub fn load_users(&self, text: &[u8], file: &str) -> std::result::Result<(), String> {
+        self.acl.load(text, file, self.settings.opens_channels()).map(drop)
+    }
+
+    /// All users, as the contents of an ACL file.
+    pub fn users_text(&self) -> Vec<u8> {
+        self.acl.text()
+    }
+
+    /// Whether there are no other users and rights than those that a password alone makes.
+    pub fn has_only_default_user(&self) -> bool {
+        let default = self.acl.default_user();
+        default.is_unrestricted() && self.acl.names().len() == 1
+    }
+
+    /// Gives the user `default` the password in the settings.
+    pub fn apply_password(&self) {
+        self.acl.set_default_password(&self.settings.password());
     }
 }
 
@@ -131,6 +160,8 @@ pub enum AdminTask {
     /// FUNCTION LOAD and others: writes the libraries of functions to their file, and then lets the change take effect. The report is the name
     /// of the library that is loaded.
     ChangeFunctions(FunctionsChange),
+    /// ACL SAVE: writes this text to the ACL file.
+    WriteUsers(Vec<u8>),
     /// PROC DETACH: does so no longer.
     DetachHandler {
         /// The handler.
@@ -150,6 +181,7 @@ impl AdminTask {
                 | AdminTask::Rebuild(_)
                 | AdminTask::Upgrade
                 | AdminTask::ChangeFunctions(_)
+                | AdminTask::WriteUsers(_)
         )
     }
 }
@@ -331,6 +363,15 @@ pub trait Services {
 
     /// Applies changed settings that are not read at each use.
     fn settings_changed(&self) {}
+
+    /// Reads the ACL file ([`Settings::acl_file`]). The error is for the client.
+    fn read_users_file(&self) -> std::result::Result<Vec<u8>, String> {
+        Err("there is no ACL file".into())
+    }
+
+    /// Must be called when users have lost rights, before the client gets the reply. When it returns, the kernel answers no connection whose
+    /// user is restricted.
+    fn rights_changed(&self) {}
 
     /// Must be called when [`Clients::pauses`](super::Clients::pauses) has changed. When it returns, the kernel
     /// answers no command that is paused.

@@ -196,6 +196,7 @@ impl EventLoop {
             let entered = dialogue.enter_database();
             let (session, mode) = (dialogue.session(), dialogue.mode());
             self.table.set_session(index, session, mode);
+            client.restrict(self.table.conn(index));
             let named = match &loaded {
                 _ if entered.is_err() => Ok(()),
                 Some(loaded) => loaded.name_connection(cookie, index, session),
