@@ -339,6 +339,17 @@ pub(super) fn find(name: &[u8]) -> Option<&'static Spec> {
     index.get(&*lower).copied()
 }
 
+/// Finds the command of a request, whose number of arguments may be wrong.
+pub(super) fn resolve_name(args: Args<'_>) -> Option<Resolved> {
+    let parent = find(args.get(0))?;
+    let cmd = parent.cmd.expect("the table's own entries are commands");
+    let spec = match parent.subs.is_empty() || args.len() < 2 {
+        true => parent,
+        false => parent.subs.iter().find(|s| args.get(1).eq_ignore_ascii_case(s.name.as_bytes()))?,
+    };
+    Some(Resolved { cmd, spec, parent })
+}
+
 /// Finds the command of a request and checks its arity; the error is the reply without its `-`.
 pub(super) fn resolve(args: Args<'_>) -> Result<Resolved, Vec<u8>> {
     let parent = find(args.get(0)).ok_or_else(|| unknown_command(args))?;
