@@ -52,7 +52,7 @@ define_procedure proc {name parameters body} {
         }
         tags_acceptable {
             set body [string map {{"external:skip"] >= 0} {"external:skip"] >= 0 && [lsearch $tags "auth"] < 0 &&
-                !([lsearch $tags "acl"] >= 0 && [uplevel {expr {[info exists overrides] && $overrides eq {}}}])}} $body]
+                !([lsearch $tags "acl"] >= 0 && [uplevel {expr {![info exists overrides] || $overrides eq {}}}])}} $body]
         }
     }
     uplevel 1 [list define_procedure $name $parameters $body]

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::acl::Acl;
+use super::acl::{self, Acl};
 use super::calls::Calls;
 use super::clients::Clients;
 use super::settings::{DatabaseOptions, Settings, Startup};
@@ -61,18 +61,17 @@ impl ServerState {
 impl ServerState {
     /// Replaces all users by those of an ACL file, before there are connections. The error names the file and each bad line.
     pub fn load_users(&self, text: &[u8], file: &str) -> std::result::Result<(), String> {
-        self.acl.load(text, file, self.settings.opens_channels()).map(drop)
+        let loaded = self.acl.load(text, file, self.settings.opens_channels());
+        // There were no other rules before.
+        loaded.map(drop).map_err(|errors| {
+            let errors = errors.strip_suffix(acl::UNCHANGED).unwrap_or(&errors).trim_end();
+            format!("the ACL file {file} is not loaded: {errors}")
+        })
     }
 
     /// All users, as the contents of an ACL file.
     pub fn users_text(&self) -> Vec<u8> {
         self.acl.text()
-    }
-
-    /// Whether there are no other users and rights than those that a password alone makes.
-    pub fn has_only_default_user(&self) -> bool {
-        let default = self.acl.default_user();
-        default.is_unrestricted() && self.acl.names().len() == 1
     }
 
     /// Gives the user `default` the password in the settings.

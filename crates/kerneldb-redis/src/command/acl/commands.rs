@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
+use super::category::{self, CATEGORIES};
 use crate::command::spec::{self, Spec};
 use crate::command::table::COMMANDS;
 
@@ -39,7 +40,7 @@ pub(in crate::command) fn all() -> &'static [Entry] {
             std::iter::once(Entry { spec, parent: None }).chain(subcommands)
         };
         let all: Vec<Entry> = COMMANDS.iter().flat_map(with_subcommands).collect();
-        assert!(all.len() <= WORDS * 64, "a set of commands has too few bits");
+        assert!(all.len() + CATEGORIES.len() <= WORDS * 64, "a set of commands has too few bits");
         all
     })
 }
@@ -51,6 +52,22 @@ pub(super) fn number(spec: &'static Spec) -> Number {
     let numbers = NUMBERS
         .get_or_init(|| (0..).zip(all()).map(|(number, entry)| (address(entry.spec), number)).collect());
     numbers[&address(spec)]
+}
+
+/// The number that stands for the commands of a category that has none here. So a user keeps the right to them, or the lack of it, for a
+/// version that has such commands.
+pub(super) fn stand_in(category: &str) -> Option<Number> {
+    static EMPTY: OnceLock<HashMap<&str, Number>> = OnceLock::new();
+    let empty = EMPTY.get_or_init(|| {
+        let is_empty = |category: &str| !all().iter().any(|entry| category::has(category, entry.spec));
+        let numbers = all().len() as Number..;
+        numbers
+            .zip(CATEGORIES)
+            .filter(|(_, name)| is_empty(name))
+            .map(|(number, name)| (name, number))
+            .collect()
+    });
+    empty.get(category).copied()
 }
 
 fn address(spec: &'static Spec) -> usize {

@@ -7,7 +7,7 @@ use super::rule::{RuleError, merge_selectors};
 use super::selector::has_spaces;
 
 /// The end of every error, as in Redis.
-const UNCHANGED: &str =
+pub(in crate::command) const UNCHANGED: &str =
     "WARNING: ACL errors detected, no change to the previously active ACL rules was performed";
 
 /// The users of a file. The error describes every bad line; `file` is the name in it.

@@ -22,6 +22,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
+pub(super) use file::UNCHANGED;
 pub(super) use log::{Context, LogEntry};
 pub(super) use user::User;
 

@@ -182,6 +182,10 @@ impl Selector {
                 self.allow(entry, allowed);
             }
         }
+        if let Some(number) = commands::stand_in(category) {
+            self.commands.put(number, allowed);
+            self.all_commands &= allowed;
+        }
     }
 
     /// Whether it allows a request.
@@ -296,7 +300,8 @@ impl Selector {
     /// The number of commands of a category that are as wanted, and of the others.
     fn count(&self, category: &str, wanted: bool) -> (usize, usize) {
         let of_it = (0..).zip(commands::all()).filter(|(_, entry)| category::has(category, entry.spec));
-        of_it.fold((0, 0), |(yes, no), (number, _)| match self.commands.has(number) == wanted {
+        let numbers = of_it.map(|(number, _)| number).chain(commands::stand_in(category));
+        numbers.fold((0, 0), |(yes, no), number| match self.commands.has(number) == wanted {
             true => (yes + 1, no),
             false => (yes, no + 1),
         })

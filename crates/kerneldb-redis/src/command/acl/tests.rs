@@ -101,6 +101,9 @@ fn users_are_described_as_in_redis() {
         ("+@all -@dangerous -keys +config|get", "off resetchannels +@all -@dangerous +config|get"),
         ("%R~a %W~a %W~b ~c &x", "off ~a %W~b ~c resetchannels &x -@all"),
         ("+@read +@write", "off resetchannels -@all +@write +@read"),
+        ("+@all -@geo", "off resetchannels +@all -@geo"),
+        ("+@pubsub +@all -@set +@set", "off resetchannels +@all"),
+        ("+@list +get", "off resetchannels -@all +@list +get"),
         ("+@string -get", "off resetchannels -@all +@string -get"),
         ("+config -config|set +select|0", "off resetchannels -@all +config -config|set +select|0"),
         (

@@ -11,6 +11,7 @@ mod replies;
 mod script_libraries;
 mod scripts;
 mod states;
+mod users;
 
 use std::sync::Arc;
 
