@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rand::Rng;
 
 use super::Fail;
-use super::acl::{self, Account, Change, Context, Denied, LogEntry, Request, User, category};
+use super::acl::{self, Account, Change, Context, Denied, LogEntry, Request, User, category::Category};
 use super::admin::prepared_admin_task;
 use super::exec::{Ctx, NOT_INTEGER, Run, is};
 use super::introspect::help;
@@ -119,14 +119,14 @@ fn wrong_count(subcommand: &str) -> Fail {
 fn cat<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
     match args.len() {
         2 => {
-            ctx.out.array(category::CATEGORIES.len());
-            category::CATEGORIES.iter().for_each(|name| ctx.out.bulk(name.as_bytes()));
+            ctx.out.array(Category::all().len());
+            Category::all().for_each(|category| ctx.out.bulk(category.name().as_bytes()));
         }
         3 => {
-            let Some(category) = category::find(args.get(2)) else {
+            let Some(category) = Category::find(args.get(2)) else {
                 return Err(Fail::Reply([b"ERR Unknown category '", args.get(2), b"'"].concat()));
             };
-            let of_it = || acl::commands::all().iter().filter(|entry| category::has(category, entry.spec));
+            let of_it = || acl::commands::all().iter().filter(|entry| entry.categories.has(category));
             ctx.out.array(of_it().count());
             of_it().for_each(|entry| ctx.out.bulk(entry.full_name().as_bytes()));
         }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-use super::category::{self, CATEGORIES};
+use super::category::{self, Categories, Category};
 use crate::command::spec::{self, Spec};
 use crate::command::table::COMMANDS;
 
@@ -19,6 +19,7 @@ pub(in crate::command) struct Entry {
     pub(in crate::command) spec: &'static Spec,
     /// The command of a subcommand.
     pub(in crate::command) parent: Option<&'static Spec>,
+    pub(in crate::command) categories: Categories,
 }
 
 impl Entry {
@@ -36,11 +37,12 @@ pub(in crate::command) fn all() -> &'static [Entry] {
     static ALL: OnceLock<Vec<Entry>> = OnceLock::new();
     ALL.get_or_init(|| {
         let with_subcommands = |spec: &'static Spec| {
-            let subcommands = spec.subs.iter().map(move |sub| Entry { spec: sub, parent: Some(spec) });
-            std::iter::once(Entry { spec, parent: None }).chain(subcommands)
+            let entry = |spec, parent| Entry { spec, parent, categories: Categories::of(spec) };
+            let subcommands = spec.subs.iter().map(move |sub| entry(sub, Some(spec)));
+            std::iter::once(entry(spec, None)).chain(subcommands)
         };
         let all: Vec<Entry> = COMMANDS.iter().flat_map(with_subcommands).collect();
-        assert!(all.len() + CATEGORIES.len() <= WORDS * 64, "a set of commands has too few bits");
+        assert!(all.len() + category::COUNT <= WORDS * 64, "a set of commands has too few bits");
         all
     })
 }
@@ -56,18 +58,15 @@ pub(super) fn number(spec: &'static Spec) -> Number {
 
 /// The number that stands for the commands of a category that has none here. So a user keeps the right to them, or the lack of it, for a
 /// version that has such commands.
-pub(super) fn stand_in(category: &str) -> Option<Number> {
-    static EMPTY: OnceLock<HashMap<&str, Number>> = OnceLock::new();
+pub(super) fn stand_in(category: Category) -> Option<Number> {
+    static EMPTY: OnceLock<[bool; category::COUNT]> = OnceLock::new();
     let empty = EMPTY.get_or_init(|| {
-        let is_empty = |category: &str| !all().iter().any(|entry| category::has(category, entry.spec));
-        let numbers = all().len() as Number..;
-        numbers
-            .zip(CATEGORIES)
-            .filter(|(_, name)| is_empty(name))
-            .map(|(number, name)| (name, number))
-            .collect()
+        let mut empty = [true; category::COUNT];
+        Category::all()
+            .for_each(|one| empty[one.index()] = !all().iter().any(|entry| entry.categories.has(one)));
+        empty
     });
-    empty.get(category).copied()
+    empty[category.index()].then(|| (all().len() + category.index()) as Number)
 }
 
 fn address(spec: &'static Spec) -> usize {

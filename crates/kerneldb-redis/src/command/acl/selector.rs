@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::category::{self, CATEGORIES};
+use super::category::Category;
 use super::commands::{self, CommandSet, Entry, Number};
 use super::rule::RuleError;
 use super::{Denied, Request};
@@ -83,7 +83,7 @@ impl Selector {
                 }
                 [b'&', pattern @ ..] => self.add_channels(pattern)?,
                 [sign @ (b'+' | b'-'), b'@', name @ ..] => {
-                    let category = category::find(name).ok_or(RuleError::UnknownCommand)?;
+                    let category = Category::find(name).ok_or(RuleError::UnknownCommand)?;
                     self.allow_category(category, *sign == b'+');
                 }
                 [b'+', name @ ..] => self.allow_named(name)?,
@@ -176,9 +176,9 @@ impl Selector {
         }
     }
 
-    fn allow_category(&mut self, category: &str, allowed: bool) {
+    fn allow_category(&mut self, category: Category, allowed: bool) {
         for entry in commands::all() {
-            if category::has(category, entry.spec) {
+            if entry.categories.has(category) {
                 self.allow(entry, allowed);
             }
         }
@@ -266,10 +266,10 @@ impl Selector {
         };
         // The commands that no chosen category has covered so far.
         let mut left = self.clone();
-        let mut unused = CATEGORIES.to_vec();
+        let mut unused: Vec<Category> = Category::all().collect();
         while let Some((category, _)) = unused
             .iter()
-            .map(|category| (*category, left.count(category, adds)))
+            .map(|category| (*category, left.count(*category, adds)))
             .filter(|(_, (wanted, unwanted))| wanted > unwanted)
             .reduce(|best, other| {
                 let is_better =
@@ -277,7 +277,7 @@ impl Selector {
                 if is_better { other } else { best }
             })
         {
-            words.push(format!("{sign}@{category}"));
+            words.push(format!("{sign}@{}", category.name()));
             made.allow_category(category, adds);
             left.allow_category(category, !adds);
             unused.retain(|other| *other != category);
@@ -298,8 +298,8 @@ impl Selector {
     }
 
     /// The number of commands of a category that are as wanted, and of the others.
-    fn count(&self, category: &str, wanted: bool) -> (usize, usize) {
-        let of_it = (0..).zip(commands::all()).filter(|(_, entry)| category::has(category, entry.spec));
+    fn count(&self, category: Category, wanted: bool) -> (usize, usize) {
+        let of_it = (0..).zip(commands::all()).filter(|(_, entry)| entry.categories.has(category));
         let numbers = of_it.map(|(number, _)| number).chain(commands::stand_in(category));
         numbers.fold((0, 0), |(yes, no), number| match self.commands.has(number) == wanted {
             true => (yes + 1, no),

@@ -261,7 +261,8 @@ fn the_users_have_limits() {
 fn rule() -> impl Strategy<Value = String> {
     let commands: Vec<String> = commands::all().iter().map(commands::Entry::full_name).collect();
     let command = prop::sample::select(commands);
-    let category = prop::sample::select(category::CATEGORIES.to_vec());
+    let category =
+        prop::sample::select(category::Category::all().map(category::Category::name).collect::<Vec<_>>());
     let sign = prop::sample::select(vec!["+", "-"]);
     let pattern = "[a-z*?()~%&|\\[\\]]{0,4}";
     prop_oneof![
