@@ -6,6 +6,7 @@ mod server;
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bedplate_kerneldb_redis::server::{Server, ServerConfig};
 use bedplate_suite_support::redis::Redis;
@@ -298,9 +299,17 @@ fn the_kernel_answers_unrestricted_users_only() {
         admin.ask("ACL SETUSER u on >x +@all ~*", "+OK");
         let mut client = running.client();
         client.ask("AUTH u x", "+OK");
-        for rule in ["-get", "resetkeys", "-@read"] {
+        // At once, while the kernel answers nobody, and when it answers others again.
+        let pauses = [Duration::ZERO, Duration::from_millis(100)];
+        for (rule, pause) in
+            ["-get", "resetkeys", "-@read"].iter().flat_map(|rule| pauses.map(|pause| (rule, pause)))
+        {
             until_the_kernel_answers(&running, &mut client);
             admin.ask(&format!("ACL SETUSER u {rule}"), "+OK");
+            std::thread::sleep(pause);
+            if !pause.is_zero() {
+                until_the_kernel_answers(&running, &mut admin);
+            }
             let before = kernel_commands(&running);
             assert!(one(&mut client, "GET a").starts_with("-NOPERM"), "{rule}");
             let replies = ask(&mut client, &[words("PING"), words("GET a"), words("SET b 1")]);
@@ -327,6 +336,7 @@ fn the_kernel_answers_unrestricted_users_only() {
         client.ask("BEGIN", "+OK");
         client.ask("SET a 2", "+OK");
         admin.ask("ACL SETUSER u -get", "+OK");
+        until_the_kernel_answers(&running, &mut admin);
         client.ask("GET a", DENIED);
         client.ask("COMMIT", "+OK");
         admin.ask("GET a", "$1\r\n2");
@@ -382,10 +392,10 @@ fn rights_are_lost_before_the_reply() {
                 });
             }
             for _ in 0..40 {
-                std::thread::sleep(std::time::Duration::from_millis(3));
+                std::thread::sleep(Duration::from_millis(3));
                 admin.ask("ACL SETUSER u -get", "+OK");
                 state.fetch_add(1, Ordering::SeqCst);
-                std::thread::sleep(std::time::Duration::from_millis(3));
+                std::thread::sleep(Duration::from_millis(3));
                 state.fetch_add(1, Ordering::SeqCst);
                 admin.ask("ACL SETUSER u +@all", "+OK");
             }
