@@ -188,20 +188,14 @@ fn every_command_is_refused_as_by_redis() {
             assert!(counts > 0, "user{user} was never refused");
         }
         let all = [HARMLESS, JUDGED].map(requests).concat();
-        for user in 0..USERS.len() {
+        for (user, rules) in USERS.iter().enumerate() {
             for request in &all {
                 let judged =
                     [&[b"acl".to_vec(), b"dryrun".to_vec(), format!("user{user}").into_bytes()][..], request]
                         .concat();
                 let (ours, theirs) =
                     (ask(&mut admin, &[encode(&judged)]), ask(&mut reference, &[encode(&judged)]));
-                assert_eq!(
-                    ours,
-                    theirs,
-                    "{:?} {}",
-                    USERS[user],
-                    String::from_utf8_lossy(&request.join(&b' '))
-                );
+                assert_eq!(ours, theirs, "{rules:?} {}", String::from_utf8_lossy(&request.join(&b' ')));
             }
         }
         drop(admin);

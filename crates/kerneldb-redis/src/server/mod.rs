@@ -361,7 +361,7 @@ impl Preparation {
         }
         let data = Data::new(database, store)?;
         server.settings.set_database_options(options);
-        if !self.handover.as_ref().is_some_and(|(_, state, _)| state.users.is_some()) {
+        if self.handover.as_ref().is_none_or(|(_, state, _)| state.users.is_none()) {
             load_users(&config, &server)?;
         }
         if let Some((_, state, _)) = &self.handover {
