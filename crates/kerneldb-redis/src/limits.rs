@@ -169,5 +169,8 @@ pub const USER_RULES_MAX: usize = 1024;
 /// Bytes of the users as an ACL file. More are an error of ACL SETUSER, and of an ACL file.
 pub const ACL_BYTES_MAX: usize = 1 << 20;
 
+/// Bytes of a name in an entry of ACL LOG: of the command, the key or the user. A longer one is cut.
+pub const ACL_LOG_NAME_BYTES_MAX: usize = 1024;
+
 /// Most entries of ACL LOG, and so the largest value of `acllog-max-len`. With more entries, the oldest are forgotten.
 pub const ACL_LOG_ENTRIES_MAX: usize = 10_000;

@@ -468,6 +468,15 @@ fn users_stay() {
             admin.send(&words("ACL LIST"));
             admin.replies(1)
         };
+        // The kernel answers the connection, and its user loses rights before a rebuild. The kernel does not answer it afterwards either.
+        for _ in 0..10 {
+            all.ask("GET a", "$1\r\n1");
+        }
+        admin.ask("ACL SETUSER all -get", "+OK");
+        assert_eq!(change(&mut admin, "versions 8"), "+OK");
+        thread::sleep(Duration::from_millis(50));
+        all.ask("GET a", "-NOPERM this user has no permissions to run the 'get' command");
+        admin.ask("ACL SETUSER all +@all", "+OK");
         let before = list(&mut admin);
         for _ in 0..2 {
             admin.ask("BEDPLATE UPGRADE", "+OK");

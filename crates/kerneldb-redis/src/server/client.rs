@@ -171,6 +171,11 @@ impl Client {
         }
     }
 
+    /// Whether the kernel has no session for it, since its user lost rights.
+    pub(super) fn is_without_session(&self) -> bool {
+        self.without_session
+    }
+
     /// Its dialogue, for a rebuild of the database.
     pub(super) fn dialogue(&mut self) -> &mut Dialogue {
         &mut self.dialogue

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use crate::limits::ACL_LOG_NAME_BYTES_MAX;
+
 /// The time in milliseconds within which equal refusals share an entry.
 const GROUP_MS: u64 = 60_000;
 
@@ -48,7 +50,9 @@ pub(super) struct Log {
 
 impl Log {
     /// Adds an entry, or counts it in one of the same kind. At most `limit` entries stay: the newest.
-    pub(super) fn add(&mut self, entry: LogEntry, limit: usize) {
+    pub(super) fn add(&mut self, mut entry: LogEntry, limit: usize) {
+        entry.object.truncate(ACL_LOG_NAME_BYTES_MAX);
+        entry.user.truncate(ACL_LOG_NAME_BYTES_MAX);
         let is_same = |other: &LogEntry| {
             other.reason == entry.reason
                 && other.context == entry.context
@@ -97,6 +101,17 @@ mod tests {
         let expected = [(b"a".to_vec(), 1, 120_001), (b"a".to_vec(), 2, 60_000), (b"b".to_vec(), 1, 1)];
         assert_eq!(seen, expected);
         assert_eq!(log.newest(1).len(), 1);
+    }
+
+    #[test]
+    fn a_long_name_is_cut() {
+        let mut log = Log::default();
+        for length in [ACL_LOG_NAME_BYTES_MAX, ACL_LOG_NAME_BYTES_MAX + 1] {
+            log.add(entry(&"x".repeat(length), 0), 9);
+            assert_eq!(log.newest(1)[0].object.len(), ACL_LOG_NAME_BYTES_MAX);
+        }
+        // The cut names are equal.
+        assert_eq!(log.newest(9).len(), 1);
     }
 
     #[test]

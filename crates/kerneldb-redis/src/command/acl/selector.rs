@@ -229,6 +229,8 @@ impl Selector {
             let prefix: &[u8] = match keys.allowed {
                 KeyUse::READ => b"%R~",
                 KeyUse::WRITE => b"%W~",
+                // `~*` is the right to all keys, also those that no argument names, and a list of patterns cannot go on behind it.
+                _ if keys.pattern == b"*" => b"%RW~",
                 _ => b"~",
             };
             [prefix, &keys.pattern].concat()

@@ -100,6 +100,7 @@ fn users_are_described_as_in_redis() {
         ("on nopass ~* &* +@all", "on nopass ~* &* +@all"),
         ("+@all -@dangerous -keys +config|get", "off resetchannels +@all -@dangerous +config|get"),
         ("%R~a %W~a %W~b ~c &x", "off ~a %W~b ~c resetchannels &x -@all"),
+        ("%RW~* ~a", "off %RW~* ~a resetchannels -@all"),
         ("+@read +@write", "off resetchannels -@all +@write +@read"),
         ("+@all -@geo", "off resetchannels +@all -@geo"),
         ("+@pubsub +@all -@set +@set", "off resetchannels +@all"),
