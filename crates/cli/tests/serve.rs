@@ -464,3 +464,50 @@ fn batching_without_its_capability_is_refused() {
         assert_eq!(std::fs::read_dir(&data).unwrap().count(), 0, "nothing was begun");
     }
 }
+
+/// Users come from a file. A bad line ends the start with one error that names the file and the line.
+#[test]
+fn users_come_from_a_file() {
+    let data = tempfile::tempdir().unwrap();
+    let file = data.path().join("users.acl");
+    let path = file.to_str().unwrap();
+    let arguments = ["kv", "serve", "--in-memory", "--port", "0", "--acl-file", path];
+    for (contents, error) in [
+        (None, format!("cannot read the ACL file {path}")),
+        (Some("user a on\nuser b on +nosuch\n"), format!("{path}:2: Error in applying operation '+nosuch'")),
+        (Some("user a on\nuser a on"), "Duplicate user 'a' found on line 2".to_owned()),
+    ] {
+        if let Some(contents) = contents {
+            std::fs::write(&file, contents).unwrap();
+        }
+        let ended = command(&arguments).output().unwrap();
+        assert!(!ended.status.success());
+        let said = text(&ended);
+        assert!(said.contains(&error) && said.contains("users.acl"), "{said}");
+    }
+    let both = command(&[&arguments[..], &["--password", "x"]].concat()).output().unwrap();
+    assert!(!both.status.success() && text(&both).contains("--password"), "{}", text(&both));
+
+    std::fs::write(&file, "user default on >secret ~* &* +@all\nuser reader on >r %R~* +get +acl\n").unwrap();
+    let server = Server::start(data.path(), &["--acl-file", path]);
+    let mut admin = server.try_connect(Some("secret")).unwrap();
+    set(&mut admin, "a", "1");
+    assert!(server.try_connect(Some("r")).is_err());
+    let run = |connection: &mut Connection, line: &str| {
+        let mut words = line.split(' ');
+        redis::cmd(words.next().unwrap()).arg(words.collect::<Vec<_>>()).query::<redis::Value>(connection)
+    };
+    run(&mut admin, "ACL SETUSER writer on >w ~* +set").unwrap();
+    run(&mut admin, "ACL SAVE").unwrap();
+    drop(admin);
+    let (code, said) = server.end(Signal::TERM);
+    assert_eq!(code, Some(0), "{said}");
+    let server = Server::start(data.path(), &["--acl-file", path]);
+    let mut writer = server.try_connect(Some("secret")).unwrap();
+    run(&mut writer, "AUTH writer w").unwrap();
+    run(&mut writer, "SET a 2").unwrap();
+    let refused = run(&mut writer, "GET a").unwrap_err();
+    assert!(refused.to_string().contains("no permissions"), "{refused}");
+    run(&mut writer, "AUTH reader r").unwrap();
+    assert_eq!(get(&mut writer, "a").as_deref(), Some("2"));
+}

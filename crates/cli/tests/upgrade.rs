@@ -331,10 +331,12 @@ fn a_program_that_cannot_go_on_is_refused() {
             ("#!/bin/sh\nexit 3\n", "it does not know upgrades"),
             ("#!/bin/sh\necho 'error: the port is wrong' >&2\nexit 2\n", "error: the port is wrong"),
             ("#!/bin/sh\necho handover 77\n", "format of a handover"),
+            // A program that has no users.
+            ("#!/bin/sh\necho handover 1,2\n", "format of a handover"),
             ("#!/bin/sh\n", "format of a handover"),
             ("no program", "cannot be run"),
             // It says yes, and is gone when it is to go on.
-            ("#!/bin/sh\nrm \"$0\"\necho handover 1,2\n", "No such file or directory"),
+            ("#!/bin/sh\nrm \"$0\"\necho handover 1,2,3\n", "No such file or directory"),
             // Its own child does not matter.
             ("#!/bin/sh\nsleep 1000 &\nexit 3\n", "it does not know upgrades"),
         ] {

@@ -24,6 +24,7 @@
 #define SRV_QUEUE_BYTES 16384u   /* longest requests between MULTI and EXEC */
 #define SRV_NO_PARTITION 0xffffffffu
 #define SRV_PARTITIONS 0xfffffffeu
+#define SRV_NO_SESSION 0xffffffffu /* no session has this index: the programs answer nothing and pass every packet */
 #define SRV_NO_SLOT 0xffffffffu  /* the reply is in the connection's small buffer */
 
 /* A reply under way: its packet was queued, sk_msg will put the reply into it. */
@@ -112,7 +113,7 @@ struct srv_conn {
 	__u32 generation;         /* of this index; changes with every connection */
 	__u32 flags;              /* SRV_CONN_* */
 	__u32 want_drained;       /* 1: raise the signal when queued == sent */
-	__u32 session;            /* index of the session's kdb_ctx */
+	__u32 session;            /* index of the session's kdb_ctx, or SRV_NO_SESSION */
 	struct srv_peer peer;     /* of the local fast path */
 	/* by verdict at queued % SRV_FIFO, read by sk_msg at sent % SRV_FIFO */
 	struct srv_reply fifo[SRV_FIFO];

@@ -172,3 +172,21 @@ pub(crate) const DRAIN_WAIT: Duration = Duration::from_secs(1);
 
 /// Time for which a change of the database's options waits for open transactions to end. Then it fails, and nothing has changed.
 pub(crate) const REBUILD_WAIT: Duration = Duration::from_secs(5);
+
+/// Users of a server, `default` included. One more is an error of ACL SETUSER and of an ACL file.
+pub const USERS_MAX: usize = 4096;
+
+/// Passwords of a user. One more is an error of the rule.
+pub const USER_PASSWORDS_MAX: usize = 64;
+
+/// Patterns of keys and channels, first arguments and selectors of a user together. One more is an error of the rule.
+pub const USER_RULES_MAX: usize = 1024;
+
+/// Bytes of the users as an ACL file. More are an error of ACL SETUSER, and of an ACL file.
+pub const ACL_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes of a name in an entry of ACL LOG: of the command, the key or the user. A longer one is cut.
+pub const ACL_LOG_NAME_BYTES_MAX: usize = 1024;
+
+/// Most entries of ACL LOG, and so the largest value of `acllog-max-len`. With more entries, the oldest are forgotten.
+pub const ACL_LOG_ENTRIES_MAX: usize = 10_000;

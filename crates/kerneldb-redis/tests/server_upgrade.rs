@@ -445,3 +445,56 @@ fn a_refused_upgrade_changes_nothing() {
     drop((admin, holder));
     running.shutdown().unwrap();
 }
+
+/// Users, their rights and their passwords stay, and the kernel answers the same connections as before.
+#[test]
+fn users_stay() {
+    if !can_run() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("users.acl");
+    std::fs::write(&file, "").unwrap();
+    for config in [config(), ServerConfig { acl_file: Some(file.clone()), ..local() }] {
+        let running = Upgraded::start(Data::Memory, in_memory(small()), config);
+        let mut admin = Client::new(running.addr);
+        admin.ask("SET a 1", "+OK");
+        admin.ask("ACL SETUSER all on >x +@all ~*", "+OK");
+        admin.ask("ACL SETUSER some on >y +get +multi +exec ~a (+set %W~b)", "+OK");
+        admin.ask("ACL SETUSER default >z", "+OK");
+        let (mut all, mut some) = (Client::new(running.addr), Client::new(running.addr));
+        all.ask("AUTH all x", "+OK");
+        some.ask("AUTH some y", "+OK");
+        some.ask("MULTI", "+OK");
+        some.ask("GET a", "+QUEUED");
+        let mut stranger = Client::new(running.addr);
+        stranger.ask("PING", "-NOAUTH Authentication required.");
+        let list = |admin: &mut Client| {
+            admin.send(&words("ACL LIST"));
+            admin.replies(1)
+        };
+        // The kernel answers the connection, and its user loses rights before a rebuild. The kernel does not answer it afterwards either.
+        for _ in 0..10 {
+            all.ask("GET a", "$1\r\n1");
+        }
+        admin.ask("ACL SETUSER all -get", "+OK");
+        assert_eq!(change(&mut admin, "versions 8"), "+OK");
+        thread::sleep(Duration::from_millis(50));
+        all.ask("GET a", "-NOPERM this user has no permissions to run the 'get' command");
+        admin.ask("ACL SETUSER all +@all", "+OK");
+        let before = list(&mut admin);
+        admin.ask("BEDPLATE UPGRADE", "+OK");
+        assert_eq!(list(&mut admin), before);
+        all.ask("ACL WHOAMI", "$3\r\nall");
+        all.ask("GET a", "$1\r\n1");
+        stranger.ask("PING", "-NOAUTH Authentication required.");
+        Client::new(running.addr).ask("AUTH z", "+OK");
+        some.ask("EXEC", "*1\r\n$1\r\n1");
+        let denied = "-NOPERM this user has no permissions to access one of the keys used as arguments";
+        some.ask("GET b", denied);
+        some.ask("SET b 1", "+OK");
+        some.ask("SET b 1 GET", denied);
+        drop((admin, all, some, stranger));
+        assert_eq!(running.stop(), 1);
+    }
+}

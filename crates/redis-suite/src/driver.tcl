@@ -14,7 +14,8 @@
 # - spawn_server starts a server by env; here env also sets ENVIRONMENT.
 # - run_external_server_test sets the time limit on scripts again, which some tests leave at a few milliseconds. When it sets a
 #   password, it needs a new connection, because one that was opened before stays authenticated.
-# - tags_acceptable does not run the tests of AUTH against a server that the suite did not start. They work.
+# - tags_acceptable runs the tests of AUTH, and those of users that need no options of redis-server, also against a server that the suite
+#   did not start. They work.
 set unit [lindex $argv 0]
 set server_environment [lindex $argv 1]
 # A test expects that the suite's controlling process listens on its port.
@@ -50,7 +51,8 @@ define_procedure proc {name parameters body} {
             } $body]
         }
         tags_acceptable {
-            set body [string map {{"external:skip"] >= 0} {"external:skip"] >= 0 && [lsearch $tags "auth"] < 0}} $body]
+            set body [string map {{"external:skip"] >= 0} {"external:skip"] >= 0 && [lsearch $tags "auth"] < 0 &&
+                !([lsearch $tags "acl"] >= 0 && [uplevel {expr {![info exists overrides] || $overrides eq {}}}])}} $body]
         }
     }
     uplevel 1 [list define_procedure $name $parameters $body]

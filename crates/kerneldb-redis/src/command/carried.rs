@@ -35,6 +35,8 @@ pub struct CarriedConnection {
     no_touch: bool,
     resp3: bool,
     authenticated: bool,
+    /// The user for whom it acts; `None` from a program that has no users.
+    user: Option<ByteBuf>,
     /// The durability that the client has chosen.
     durability: Option<ChosenDurability>,
     reply_mode: ReplyMode,
@@ -88,7 +90,7 @@ impl Connection {
         upgrade: &Arc<AdminTaskTicket>,
         out: &mut Vec<u8>,
     ) -> Option<CarriedConnection> {
-        if self.has_news() {
+        if self.has_news() || self.core.user.is_removed() {
             return None;
         }
         out.append(&mut self.held);
@@ -125,6 +127,7 @@ impl Connection {
             no_touch: core.client.state.no_touch.load(Relaxed),
             resp3: core.protocol == Protocol::Resp3,
             authenticated: core.authenticated,
+            user: Some(core.user.name().to_vec().into()),
             durability: chosen,
             reply_mode: core.reply_mode,
             watched: core.watched.iter().map(CarriedWatch::of).collect(),
@@ -157,7 +160,15 @@ impl Connection {
         core.client.state.no_evict.store(carried.no_evict, Relaxed);
         core.client.state.no_touch.store(carried.no_touch, Relaxed);
         core.protocol = if carried.resp3 { Protocol::Resp3 } else { Protocol::Resp2 };
-        core.authenticated = carried.authenticated;
+        let user = match &carried.user {
+            Some(name) => server.acl.get(name),
+            None => Some(server.acl.default_user().clone()),
+        };
+        let is_unknown = user.is_none();
+        match user {
+            Some(user) => core.become_user(user, carried.authenticated),
+            None => tracing::error!(client = carried.id, "closing: its user does not exist here"),
+        }
         if let Some(durability) = carried.durability {
             core.has_chosen_durability = true;
             core.durability = match durability {
@@ -180,11 +191,13 @@ impl Connection {
         if let Some(multi) = &carried.multi {
             connection.import_multi(&multi.requests, multi.broken);
         }
-        connection.parser.feed(&carried.input);
-        connection.closing = carried.closing;
-        if carried.monitor {
-            monitor::start(&connection.core);
+        if !is_unknown {
+            connection.parser.feed(&carried.input);
+            if carried.monitor {
+                monitor::start(&connection.core);
+            }
         }
+        connection.closing = carried.closing || is_unknown;
         connection
     }
 }

@@ -182,9 +182,10 @@ fn kill<S: Operators, V: Services>(core: &Core, ctx: &mut Ctx<'_, S, V>, args: A
         } else if is(option, "laddr") {
             filters.push(Box::new(move |c| c.peer.local_addr.as_bytes() == value));
         } else if is(option, "user") {
-            if value != b"default" {
+            let Some(account) = core.server.acl.get(value) else {
                 return Err(Fail::Reply([b"ERR No such user '", value, b"'"].concat()));
-            }
+            };
+            filters.push(Box::new(move |c| c.has_user(&account)));
         } else if is(option, "skipme") {
             skip_me = match () {
                 () if is(value, "yes") => true,

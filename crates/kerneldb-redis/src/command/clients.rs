@@ -8,6 +8,8 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::acl::{Account, DEFAULT_USER};
+
 /// The properties of a connection that the server knows when it accepts it.
 #[derive(Clone, Debug, Default)]
 pub struct Peer {
@@ -56,6 +58,8 @@ pub(super) struct ClientText {
     pub lib_ver: String,
     pub command: &'static str,
     pub subcommand: &'static str,
+    /// The user for whom it acts.
+    pub user: Option<Arc<Account>>,
 }
 
 impl Client {
@@ -66,6 +70,11 @@ impl Client {
     /// Whether the connection has to be closed because of CLIENT KILL. It executes no further command.
     pub fn killed(&self) -> bool {
         self.killed.load(Relaxed)
+    }
+
+    /// Whether it acts for this user.
+    pub(super) fn has_user(&self, user: &Arc<Account>) -> bool {
+        self.text().user.as_ref().is_some_and(|own| Arc::ptr_eq(own, user))
     }
 
     /// Its line in CLIENT LIST.
@@ -109,7 +118,8 @@ impl Client {
         }
         let _ = write!(
             line,
-            " user=default redir=-1 resp={} lib-name={} lib-ver={}",
+            " user={} redir=-1 resp={} lib-name={} lib-ver={}",
+            String::from_utf8_lossy(text.user.as_ref().map_or(DEFAULT_USER, |user| user.name())),
             s.resp.load(Relaxed),
             text.lib_name,
             text.lib_ver

@@ -67,6 +67,9 @@ fn set<S: Operators, V: Services>(
             }
             Some(options) => options,
             None => {
+                if pairs.iter().any(|(name, _)| name.eq_ignore_ascii_case(b"requirepass")) {
+                    core.server.apply_password();
+                }
                 ctx.services.settings_changed();
                 ctx.out.ok();
                 return Ok(Step::Done);

@@ -114,7 +114,7 @@ impl Connection {
     }
 
     /// Whether the kernel may answer the next request by itself: there is no partial request, nothing
-    /// queued, watched or held back, and plain replies are wanted. The session may have a transaction open.
+    /// queued, watched or held back, plain replies are wanted, and the user has all rights. The session may have a transaction open.
     pub fn at_rest(&self) -> bool {
         self.parser.is_empty()
             && self.core.multi.is_none()
@@ -122,6 +122,7 @@ impl Connection {
             && self.core.pending.is_none()
             && self.core.authenticated
             && !self.core.is_monitor()
+            && self.core.user.is_unrestricted()
             && self.core.reply_mode == ReplyMode::On
             && self.held.is_empty()
             && !self.closing
@@ -357,7 +358,7 @@ impl Connection {
     pub(super) fn update_limits(&mut self) {
         let limits = Limits {
             bulk_bytes: self.core.server.settings.bulk_limit() as i64,
-            unauthenticated: !self.core.authenticated,
+            unauthenticated: self.core.needs_authentication(),
             ..Limits::default()
         };
         self.parser.set_limits(limits);

@@ -12,6 +12,7 @@
 //! Differences to Redis: keys have 1 to 255 bytes, values at most 65,536. All values are strings, and there is
 //! one database. A transaction reads with locks, or writes, at most 128 keys.
 
+mod acl;
 mod admin;
 mod bitfield;
 mod bits;
@@ -54,6 +55,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod transaction;
+mod users;
 
 use exec::Fail;
 

@@ -6,9 +6,12 @@
 //! again. Any other error, or too many retries, aborts it with nothing written. A full log ring only pauses a long
 //! EXEC, because its writes may be more than the ring holds.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
+use super::acl::{Account, Context};
 use super::exec::{Ctx, Fail, Run, error_reply};
 use super::operators::Operators;
 use super::request::{Core, Step};
@@ -34,8 +37,27 @@ struct ExecProgress {
     /// Number of requests that are done, and their replies.
     requests: usize,
     replies: Vec<u8>,
-    /// The protocol before EXEC: its requests may change it.
+    before: Before,
+}
+
+/// The state of the connection before EXEC, which its requests may change.
+#[derive(Clone, Debug)]
+struct Before {
     protocol: Protocol,
+    user: Arc<Account>,
+    authenticated: bool,
+}
+
+impl Before {
+    fn of(core: &Core) -> Before {
+        Before { protocol: core.protocol, user: Arc::clone(&core.user), authenticated: core.authenticated }
+    }
+
+    /// Restores it for another attempt.
+    fn restore(self, core: &mut Core) {
+        core.protocol = self.protocol;
+        core.become_user(self.user, self.authenticated);
+    }
 }
 
 /// A watched key and the commit timestamp of its version; `None` = it does not exist.
@@ -185,13 +207,13 @@ fn exec<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V>) -> 
         return Err("EXECABORT Transaction discarded because of previous errors.".into());
     }
     let mark = ctx.out.len();
-    let protocol = multi.progress.as_ref().map_or(core.protocol, |progress| progress.protocol);
+    let before = multi.progress.as_ref().map_or_else(|| Before::of(core), |progress| progress.before.clone());
     core.in_exec = true;
     let watched = std::mem::take(&mut core.watched);
     let read_only = multi.read_only();
     let done = ctx.transaction(read_only, |ctx| {
         if multi.progress.is_some() {
-            return run_queue(core, ctx, &mut multi, protocol);
+            return run_queue(core, ctx, &mut multi, &before);
         }
         for watched in &watched {
             if ctx.store.get(&watched.key)?.map(|value| value.commit_ts) != watched.version {
@@ -199,7 +221,7 @@ fn exec<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V>) -> 
                 return Ok(());
             }
         }
-        run_queue(core, ctx, &mut multi, protocol)
+        run_queue(core, ctx, &mut multi, &before)
     });
     core.in_exec = false;
     match done {
@@ -211,8 +233,8 @@ fn exec<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V>) -> 
         }
         Err(Fail::Store(error)) if error.is_transient() => {
             ctx.out.truncate(mark);
-            core.protocol = protocol;
-            ctx.out.set_protocol(protocol);
+            ctx.out.set_protocol(before.protocol);
+            before.restore(core);
             // Restores the state for the next attempt.
             multi.progress = None;
             core.multi = Some(multi);
@@ -233,7 +255,7 @@ fn run_queue<S: Operators, V: Services>(
     core: &mut Core,
     ctx: &mut Ctx<'_, S, V>,
     multi: &mut Multi,
-    protocol: Protocol,
+    before: &Before,
 ) -> Run {
     let start = ctx.out.len();
     let first = match multi.progress.take() {
@@ -248,6 +270,13 @@ fn run_queue<S: Operators, V: Services>(
     };
     for (number, (resolved, args)) in multi.queue.iter().enumerate().skip(first) {
         let mark = ctx.out.len();
+        // An earlier attempt that has written a part was allowed to.
+        if !ctx.unfinished.has_writes()
+            && let Err(denied) = core.check_rights(ctx.now_ms, *resolved, args.args(), Context::Multi)
+        {
+            core.error(ctx, &denied.reply_in_exec());
+            continue;
+        }
         match core.run(ctx, *resolved, args.args()) {
             Ok(_) => {}
             Err(Fail::Reply(message)) => {
@@ -257,11 +286,12 @@ fn run_queue<S: Operators, V: Services>(
             Err(Fail::Store(error)) => {
                 ctx.out.truncate(mark);
                 let replies = ctx.out.since(start).to_vec();
-                multi.progress = Some(ExecProgress { requests: number, replies, protocol });
+                multi.progress = Some(ExecProgress { requests: number, replies, before: before.clone() });
                 return Err(Fail::Store(error));
             }
         }
     }
-    multi.progress = Some(ExecProgress { requests: multi.queue.len(), replies: Vec::new(), protocol });
+    let before = before.clone();
+    multi.progress = Some(ExecProgress { requests: multi.queue.len(), replies: Vec::new(), before });
     Ok(())
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::acl::Account;
 use super::clients::Client;
 use super::exec::{self, Ctx, Fail, Run, check_key, error_reply};
 use super::multi::{self, Multi, Watched};
@@ -17,7 +18,7 @@ use super::shutdown::ShutdownNumber;
 use super::spec::{self, Cmd, Resolved, flags};
 use super::{
     admin, client, config, functions, info, introspect, keyspace, latency, monitor, procedure, scripting,
-    session, slowlog, transaction,
+    session, slowlog, transaction, users,
 };
 use crate::resp::{Args, Protocol};
 use bedplate_kerneldb::Durability;
@@ -73,6 +74,8 @@ pub(super) struct Core {
     pub client: Arc<Client>,
     pub protocol: Protocol,
     pub authenticated: bool,
+    /// The user for whom the connection acts: `default` until it names another one.
+    pub user: Arc<Account>,
     pub multi: Option<Multi>,
     pub watched: Vec<Watched>,
     /// EXEC is running: requests must not wait and not retry on their own.
@@ -112,9 +115,12 @@ fn waits_for_log(error: &bedplate_kerneldb::Error) -> bool {
 
 impl Core {
     pub fn new(server: Arc<ServerState>, client: Arc<Client>) -> Core {
+        let user = server.acl.default_user().clone();
+        client.text().user = Some(user.clone());
         Core {
             protocol: Protocol::Resp2,
-            authenticated: !server.settings.needs_password(),
+            authenticated: user.is_open(),
+            user,
             multi: None,
             watched: Vec::new(),
             in_exec: false,
@@ -147,6 +153,14 @@ impl Core {
             }
         };
         self.note_command(resolved);
+        if let Err(message) = self.check(ctx, resolved, args) {
+            if let Some(multi) = &mut self.multi {
+                multi.broken = true;
+            }
+            self.retry = None;
+            self.error(ctx, &message);
+            return Step::Done;
+        }
         let at_once = matches!(
             resolved.cmd,
             Cmd::Exec | Cmd::Discard | Cmd::Multi | Cmd::Watch | Cmd::Quit | Cmd::Reset
@@ -173,13 +187,31 @@ impl Core {
             self.retry = None;
             self.observed.tell(&self.server);
         }
-        step
+        // The reply about the own deletion is the last one.
+        if step == Step::Done && self.user.is_removed() { Step::Close } else { step }
     }
 
-    /// Whether the request may be run or queued.
+    /// Checks the rights of the user, and then the arguments. The error is the reply.
+    fn check<S: Operators, V: Services>(
+        &self,
+        ctx: &Ctx<'_, S, V>,
+        resolved: Resolved,
+        args: Args<'_>,
+    ) -> Result<(), Vec<u8>> {
+        // A command that has effects already goes on to its end.
+        let has_begun =
+            self.pending.is_some() || ctx.unfinished.owns_transaction() || ctx.unfinished.has_writes();
+        if !has_begun {
+            let checked = self.check_rights(ctx.now_ms, resolved, args, self.context());
+            checked.map_err(|denied| denied.reply(resolved))?;
+        }
+        Self::check_arguments(resolved, args)
+    }
+
+    /// Whether the request may be run or queued by a user with all rights.
     pub fn admit(&self, args: Args<'_>) -> Result<Resolved, Vec<u8>> {
         let resolved = spec::resolve(args)?;
-        if !self.authenticated && !resolved.spec.has(flags::NO_AUTH) {
+        if self.needs_authentication() && !resolved.spec.has(flags::NO_AUTH) {
             return Err(b"NOAUTH Authentication required.".to_vec());
         }
         if self.multi.is_some() && resolved.spec.has(flags::NO_MULTI | flags::NOT_QUEUED) {
@@ -188,13 +220,18 @@ impl Core {
         if self.is_monitor() && (resolved.spec.has(flags::RO) || resolved.spec.may_write()) {
             return Err(b"ERR Replica can't interact with the keyspace".to_vec());
         }
+        Ok(resolved)
+    }
+
+    /// Checks the lengths of keys and of other arguments.
+    pub fn check_arguments(resolved: Resolved, args: Args<'_>) -> Result<(), Vec<u8>> {
         let dropped = args.dropped();
         for i in resolved.spec.key_indexes(args.len()) {
             let checked = if dropped == Some(i) { Err(exec::KEY_TOO_LONG) } else { check_key(args.get(i)) };
             checked.map_err(|message| message.as_bytes().to_vec())?;
         }
         match dropped {
-            None => Ok(resolved),
+            None => Ok(()),
             Some(_) if resolved.spec.has(flags::W) => Err(exec::VALUE_TOO_LONG.into()),
             Some(_) => Err(b"ERR argument exceeds the limit of 131072 bytes".to_vec()),
         }
@@ -381,6 +418,7 @@ impl Core {
             Fcall | FcallRo => scripting::call_function(self, ctx, cmd, args)?,
             Function => return functions::manage(self, ctx, spec, args),
             Dbsize | Keys | Scan | Randomkey | Flushall | Flushdb => return self.keyspace(ctx, cmd, args),
+            Acl => return users::run(self, ctx, resolved, args),
             Client => client::run(self, ctx, spec, args)?,
             Config => return config::run(self, ctx, spec, args),
             Command => introspect::run(ctx, spec, args)?,

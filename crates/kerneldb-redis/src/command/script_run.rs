@@ -7,14 +7,15 @@ use std::cell::Cell;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::acl::Context;
 use super::exec::{Ctx, Fail, Run, error_reply};
 use super::operators::Operators;
 use super::request::{Core, Step};
 use super::services::Services;
 use super::spec::{self, flags};
 use crate::limits::SCRIPT_LOG_WAIT;
-use crate::resp::{Args, OwnedArgs, Protocol};
-use crate::script::{CallResult, Inputs, Interpreter, Outcome, Program};
+use crate::resp::{Args, Protocol};
+use crate::script::{Call, CallResult, Inputs, Interpreter, Outcome, Program};
 use bedplate_kerneldb::{Error, Result};
 
 /// Interval at which a script looks whether the log has room.
@@ -80,6 +81,14 @@ fn reported(fail: Fail) -> Fail {
     }
 }
 
+/// Whether the user of a script may run a command, whose number of arguments may be wrong.
+fn check(core: &Core, args: Args<'_>) -> CallResult {
+    match spec::resolve_name(args) {
+        Some(resolved) => CallResult::Allowed(core.user.check(resolved, args).is_ok()),
+        None => CallResult::Error(b"ERR Invalid command passed to redis.acl_check_cmd()".to_vec()),
+    }
+}
+
 /// A script that is to run in the open transaction.
 struct Execution<'a> {
     program: Program<'a>,
@@ -103,11 +112,12 @@ impl Execution<'_> {
         let protocol = ctx.out.protocol();
         let time = Duration::from_millis(core.server.settings.script_time_ms());
         let mut failure = None;
-        let mut run = |request: &OwnedArgs| {
-            self.call(core, ctx, request.args()).unwrap_or_else(|error| {
+        let mut run = |call: Call<'_>| match call {
+            Call::Run(request) => self.call(core, ctx, request.args()).unwrap_or_else(|error| {
                 failure = Some(error);
                 CallResult::Abort
-            })
+            }),
+            Call::Check(request) => check(core, request.args()),
         };
         let outcome = interpreter.run(self.program, self.inputs, time, protocol, &mut run);
         core.in_exec = was_in_exec;
@@ -180,10 +190,13 @@ impl Execution<'_> {
         if resolved.spec.has(flags::NOSCRIPT) {
             return failed(b"ERR This Redis command is not allowed from script");
         }
+        if let Err(denied) = core.check_rights(ctx.now_ms, resolved, args, Context::Script) {
+            return failed(denied.error_in_script());
+        }
         if self.read_only && resolved.spec.has(flags::W) {
             return failed(b"ERR Write commands are not allowed from read-only scripts.");
         }
-        if let Err(message) = core.admit(args) {
+        if let Err(message) = Core::check_arguments(resolved, args) {
             return failed(&message);
         }
         let (mark, protocol, mut since) = (ctx.out.len(), ctx.out.protocol(), Instant::now());

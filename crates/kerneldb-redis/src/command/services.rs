@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::acl::{self, Acl};
 use super::calls::Calls;
 use super::clients::Clients;
 use super::errors::Errors;
@@ -22,6 +23,8 @@ use bedplate_kerneldb::{
 pub struct ServerState {
     /// The connections.
     pub clients: Clients,
+    /// The users.
+    pub(super) acl: Acl,
     /// The configuration.
     pub settings: Settings,
     /// Counters for INFO.
@@ -49,8 +52,11 @@ impl ServerState {
     pub fn new(startup: Startup) -> Arc<ServerState> {
         let now = unix_time();
         let run_id = rand::random::<[u8; 20]>().iter().map(|byte| format!("{byte:02x}")).collect();
+        let acl = Acl::default();
+        acl.set_default_password(startup.password.as_bytes());
         Arc::new(ServerState {
             clients: Clients::default(),
+            acl,
             settings: Settings::new(startup),
             counters: Counters::default(),
             shutdown: Shutdown::default(),
@@ -70,6 +76,26 @@ impl ServerState {
     pub fn reports_every_command(&self) -> bool {
         let logs_all = self.settings.slow_log_threshold().is_some_and(|threshold| threshold.is_zero());
         logs_all || self.monitors.exist()
+    }
+
+    /// Replaces all users by those of an ACL file, before there are connections. The error names the file and each bad line.
+    pub fn load_users(&self, text: &[u8], file: &str) -> std::result::Result<(), String> {
+        let loaded = self.acl.load(text, file, self.settings.opens_channels());
+        // There were no other rules before.
+        loaded.map(drop).map_err(|errors| {
+            let errors = errors.strip_suffix(acl::UNCHANGED).unwrap_or(&errors).trim_end();
+            format!("the ACL file {file} is not loaded: {errors}")
+        })
+    }
+
+    /// All users, as the contents of an ACL file.
+    pub fn users_text(&self) -> Vec<u8> {
+        self.acl.text()
+    }
+
+    /// Gives the user `default` the password in the settings.
+    pub fn apply_password(&self) {
+        self.acl.set_default_password(&self.settings.password());
     }
 }
 
@@ -154,6 +180,8 @@ pub enum AdminTask {
     /// FUNCTION LOAD and others: writes the libraries of functions to their file, and then lets the change take effect. The report is the name
     /// of the library that is loaded.
     ChangeFunctions(FunctionsChange),
+    /// ACL SAVE: writes this text to the ACL file.
+    WriteUsers(Vec<u8>),
     /// PROC DETACH: does so no longer.
     DetachHandler {
         /// The handler.
@@ -173,6 +201,7 @@ impl AdminTask {
                 | AdminTask::Rebuild(_)
                 | AdminTask::Upgrade
                 | AdminTask::ChangeFunctions(_)
+                | AdminTask::WriteUsers(_)
         )
     }
 }
@@ -356,6 +385,15 @@ pub trait Services {
 
     /// Applies changed settings that are not read at each use.
     fn settings_changed(&self) {}
+
+    /// Reads the ACL file ([`Settings::acl_file`]). The error is for the client.
+    fn read_users_file(&self) -> std::result::Result<Vec<u8>, String> {
+        Err("there is no ACL file".into())
+    }
+
+    /// Must be called when users have lost rights, before the client gets the reply. When it returns, the kernel answers no connection whose
+    /// user is restricted.
+    fn rights_changed(&self) {}
 
     /// Must be called when [`Clients::pauses`](super::Clients::pauses) or [`ServerState::reports_every_command`] has changed. When it
     /// returns, the kernel answers no command that is paused or reported.

@@ -1,5 +1,6 @@
 //! Commands about the connection itself: HELLO, AUTH, PING and the like.
 
+use super::acl::DEFAULT_USER;
 use super::exec::{Ctx, NOT_INTEGER, Run, is};
 use super::operators::Operators;
 use super::request::{Core, ReplyMode, Step};
@@ -34,7 +35,7 @@ pub(super) fn run<S: Operators, V: Services>(
             Some(_) => return Err("ERR DB index is out of range".into()),
         },
         Cmd::Auth => {
-            auth(core, args)?;
+            auth(core, ctx.now_ms, args)?;
             ctx.out.ok();
         }
         Cmd::Hello => hello(core, ctx, args)?,
@@ -50,27 +51,30 @@ pub(super) fn run<S: Operators, V: Services>(
     Ok(Step::Done)
 }
 
-fn auth(core: &mut Core, args: Args<'_>) -> Run {
+fn auth(core: &mut Core, now_ms: u64, args: Args<'_>) -> Run {
     match args.len() {
-        2 if !core.server.settings.needs_password() => {
+        2 if core.server.acl.default_user().user().has_no_password() => {
             Err("ERR AUTH <password> called without any password \
              configured for the default user. Are you sure your configuration is correct?"
                 .into())
         }
-        2 => login(core, b"default", args.get(1)),
-        3 => login(core, args.get(1), args.get(2)),
+        2 => login(core, now_ms, args, DEFAULT_USER, args.get(1)),
+        3 => login(core, now_ms, args, args.get(1), args.get(2)),
         _ => Err(super::exec::SYNTAX.into()),
     }
 }
 
-fn login(core: &mut Core, user: &[u8], password: &[u8]) -> Run {
-    let settings = &core.server.settings;
-    let right = !settings.needs_password() || settings.is_password(password);
-    if !right || user != b"default" {
-        return Err(WRONG_PASSWORD.into());
+fn login(core: &mut Core, now_ms: u64, args: Args<'_>, user: &[u8], password: &[u8]) -> Run {
+    match core.server.acl.authenticate(user, password) {
+        Some(account) => {
+            core.become_user(account, true);
+            Ok(())
+        }
+        None => {
+            core.note_refusal(now_ms, "auth", core.context(), args.get(0).to_vec(), user.to_vec());
+            Err(WRONG_PASSWORD.into())
+        }
     }
-    core.authenticated = true;
-    Ok(())
 }
 
 fn hello<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V>, args: Args<'_>) -> Run {
@@ -99,7 +103,7 @@ fn hello<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V>, ar
         }
     }
     if let Some((user, password)) = credentials {
-        login(core, user, password)?;
+        login(core, ctx.now_ms, args, user, password)?;
     }
     if !core.authenticated {
         return Err(
@@ -144,7 +148,9 @@ fn reset<S: Operators, V: Services>(core: &mut Core, ctx: &mut Ctx<'_, S, V>) ->
     }
     core.protocol = Protocol::Resp2;
     ctx.out.set_protocol(Protocol::Resp2);
-    core.authenticated = !core.server.settings.needs_password();
+    let default = core.server.acl.default_user().clone();
+    let authenticated = default.is_open();
+    core.become_user(default, authenticated);
     // A RESET behind CLIENT REPLY SKIP is not answered, as in Redis.
     if core.reply_mode != ReplyMode::SkipCurrent {
         core.reply_mode = ReplyMode::On;

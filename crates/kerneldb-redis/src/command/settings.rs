@@ -4,17 +4,17 @@
 //! without waiting for each other.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use crate::limits::{SCRIPT_TIME_MAX, SLOW_LOG_ENTRIES_MAX};
+use crate::limits::{ACL_LOG_ENTRIES_MAX, SCRIPT_TIME_MAX, SLOW_LOG_ENTRIES_MAX};
 use bedplate_kerneldb::limits::{
     EXPIRE_EFFORT_MAX, LOG_RING_BYTES_DEFAULT, LOG_RING_BYTES_MAX, LOG_RING_BYTES_MIN, PARTITION_BYTES_MIN,
     USAGE_FACTOR_MAX, VERSIONS_MAX,
 };
 use bedplate_kerneldb::{Durability, EngineKind, EvictionPolicy, Timeouts};
-use subtle::ConstantTimeEq;
 
 /// Options with which a database is made. CONFIG SET changes them by a rebuild of the database ([`AdminTask::Rebuild`]).
 ///
@@ -61,8 +61,10 @@ pub struct Startup {
     pub engine: EngineKind,
     /// Which keys are evicted when memory becomes short.
     pub eviction: EvictionPolicy,
-    /// Password, empty = none.
+    /// Password of the user `default`, empty = none.
     pub password: String,
+    /// The ACL file, if there is one.
+    pub acl_file: Option<PathBuf>,
     /// Time limits of the database's transactions and snapshots.
     pub timeouts: Arc<Timeouts>,
 }
@@ -79,6 +81,7 @@ impl Default for Startup {
             engine: EngineKind::default(),
             eviction: EvictionPolicy::default(),
             password: String::new(),
+            acl_file: None,
             timeouts: Arc::default(),
         }
     }
@@ -108,6 +111,8 @@ pub struct Settings {
     slow_log_us: AtomicU64,
     latency_ms: AtomicU64,
     slow_log_length_max: AtomicU64,
+    acl_log_entries: AtomicU64,
+    opens_channels: AtomicBool,
 }
 
 /// Parses a value into options of a database; the error describes what is wrong with the value.
@@ -258,7 +263,33 @@ fn set_ring(options: &mut DatabaseOptions, text: &[u8]) -> Result<(), &'static s
     Ok(())
 }
 
+/// `acl-pubsub-default`: whether a new user may use all channels. There is no publish and subscribe yet.
+fn set_channels(settings: &Settings, value: &[u8]) -> Result<(), &'static str> {
+    let all = match &*value.to_ascii_lowercase() {
+        b"allchannels" => true,
+        b"resetchannels" => false,
+        _ => return Err("argument(s) must be one of the following: allchannels, resetchannels"),
+    };
+    settings.opens_channels.store(all, Relaxed);
+    Ok(())
+}
+
 static PARAMETERS: &[Parameter] = &[
+    Parameter {
+        name: "acl-pubsub-default",
+        get: |s| if s.opens_channels() { "allchannels" } else { "resetchannels" }.into(),
+        change: Change::Now(set_channels),
+    },
+    Parameter {
+        name: "aclfile",
+        get: |s| s.acl_file().map_or_else(String::new, |file| file.display().to_string()),
+        change: Change::Never,
+    },
+    Parameter {
+        name: "acllog-max-len",
+        get: |s| s.acl_log_entries().to_string(),
+        change: Change::Now(|s, v| store(&s.acl_log_entries, v, 0, ACL_LOG_ENTRIES_MAX as u64)),
+    },
     Parameter {
         name: "active-expire-effort",
         get: |s| s.expire_effort().to_string(),
@@ -340,7 +371,7 @@ static PARAMETERS: &[Parameter] = &[
     },
     Parameter {
         name: "requirepass",
-        get: |s| String::from_utf8_lossy(&s.read_password()).into_owned(),
+        get: |s| String::from_utf8_lossy(&s.password()).into_owned(),
         change: Change::Now(|s, v| {
             *s.password.write().unwrap_or_else(PoisonError::into_inner) = v.to_vec();
             Ok(())
@@ -422,6 +453,8 @@ impl Settings {
             slow_log_us: 10_000.into(),
             latency_ms: 0.into(),
             slow_log_length_max: 128.into(),
+            acl_log_entries: 128.into(),
+            opens_channels: false.into(),
             database: startup.database.into(),
             startup,
         };
@@ -438,7 +471,7 @@ impl Settings {
             .filter(|((name, value), initial)| value != *initial || inherited.contains(name));
         let bytes = |(name, value): (&'static str, String)| match name {
             // It need not be text.
-            "requirepass" => (name, self.read_password()),
+            "requirepass" => (name, self.password()),
             _ => (name, value.into_bytes()),
         };
         changed.map(|(now, _)| bytes(now)).collect()
@@ -559,17 +592,23 @@ impl Settings {
         self.slow_log_length_max.load(Relaxed) as usize
     }
 
-    /// Whether a password is needed.
-    pub fn needs_password(&self) -> bool {
-        !self.read_password().is_empty()
+    /// The ACL file, if there is one.
+    pub fn acl_file(&self) -> Option<&Path> {
+        self.startup.acl_file.as_deref()
     }
 
-    /// Compares the passwords. The time may depend on their lengths, but not on the position of the first difference.
-    pub(super) fn is_password(&self, given: &[u8]) -> bool {
-        self.read_password().ct_eq(given).into()
+    /// Most entries of ACL LOG.
+    pub fn acl_log_entries(&self) -> usize {
+        self.acl_log_entries.load(Relaxed) as usize
     }
 
-    fn read_password(&self) -> Vec<u8> {
+    /// Whether a new user may use all channels.
+    pub fn opens_channels(&self) -> bool {
+        self.opens_channels.load(Relaxed)
+    }
+
+    /// The password that `requirepass` has set; empty = none.
+    pub fn password(&self) -> Vec<u8> {
         self.password.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use super::table::COMMANDS;
-use crate::resp::Args;
+use crate::resp::{Args, parse_i64};
 
 /// Flags of commands, as bits; [`flags::NAMES`] has their names in COMMAND.
 pub(super) mod flags {
@@ -29,6 +29,9 @@ pub(super) mod flags {
     /// It cannot be a part of MULTI here, but it can in Redis, so COMMAND does not show this.
     pub const NOT_QUEUED: u32 = 1 << 16;
 
+    /// It uses keys that its arguments do not name, so it needs the right to every key.
+    pub const ANY_KEYS: u32 = 1 << 17;
+
     pub const NAMES: &[(u32, &str)] = &[
         (W, "write"),
         (RO, "readonly"),
@@ -49,9 +52,52 @@ pub(super) mod flags {
     ];
 }
 
+/// The use that a command makes of a key, for the rights of users.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct KeyUse(u8);
+
+impl KeyUse {
+    /// It neither returns nor changes the value. It may tell whether the key exists, or the value's type or length.
+    pub const NONE: KeyUse = KeyUse(0);
+    /// It returns the value, a part of it, or something that it has computed from the value.
+    pub const READ: KeyUse = KeyUse(1);
+    /// It changes or deletes the value or the expiry.
+    pub const WRITE: KeyUse = KeyUse(2);
+    /// Both.
+    pub const READ_WRITE: KeyUse = KeyUse(3);
+
+    /// Whether it includes another use.
+    pub fn covers(self, other: KeyUse) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Both uses.
+    pub fn and(self, other: KeyUse) -> KeyUse {
+        KeyUse(self.0 | other.0)
+    }
+}
+
+/// The uses of a command's keys: of the first one, and of all others. The constants are the column of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct KeyUses(KeyUse, KeyUse);
+
+impl KeyUses {
+    /// There are no keys, or the command looks only whether they exist.
+    pub const LOOK: KeyUses = KeyUses(KeyUse::NONE, KeyUse::NONE);
+    pub const READ: KeyUses = KeyUses(KeyUse::READ, KeyUse::READ);
+    pub const WRITE: KeyUses = KeyUses(KeyUse::WRITE, KeyUse::WRITE);
+    pub const UPDATE: KeyUses = KeyUses(KeyUse::READ_WRITE, KeyUse::READ_WRITE);
+    /// From the first key to the second one.
+    pub const COPY: KeyUses = KeyUses(KeyUse::READ, KeyUse::WRITE);
+    pub const MOVE: KeyUses = KeyUses(KeyUse::READ_WRITE, KeyUse::WRITE);
+    /// From the other keys to the first one.
+    pub const COMBINE: KeyUses = KeyUses(KeyUse::WRITE, KeyUse::READ);
+}
+
 /// Identity of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Cmd {
+    Acl,
     Append,
     Auth,
     Bedplate,
@@ -164,6 +210,8 @@ pub(super) struct Spec {
     pub flags: u32,
     /// First key, last key (negative: from the end), step; 0 = no keys.
     pub keys: (i32, i32, i32),
+    /// The uses of the keys. Some commands use them in another way with some options ([`Resolved::keys`]).
+    pub uses: KeyUses,
     /// ACL categories without `@`, separated by spaces.
     pub acl: &'static str,
     /// Group of the documentation.
@@ -184,13 +232,14 @@ pub(super) const fn command(
     arity: i32,
     flags: u32,
     keys: (i32, i32, i32),
+    uses: KeyUses,
     acl: &'static str,
     group: &'static str,
     since: &'static str,
     summary: &'static str,
     subs: &'static [Spec],
 ) -> Spec {
-    Spec { cmd: Some(cmd), name, arity, flags, keys, acl, group, since, summary, subs }
+    Spec { cmd: Some(cmd), name, arity, flags, keys, uses, acl, group, since, summary, subs }
 }
 
 /// A subcommand's entry in the table.
@@ -199,10 +248,11 @@ pub(super) const fn subcommand(
     arity: i32,
     flags: u32,
     keys: (i32, i32, i32),
+    uses: KeyUses,
     acl: &'static str,
     since: &'static str,
 ) -> Spec {
-    Spec { cmd: None, name, arity, flags, keys, acl, group: "", since, summary: "", subs: &[] }
+    Spec { cmd: None, name, arity, flags, keys, uses, acl, group: "", since, summary: "", subs: &[] }
 }
 
 impl Spec {
@@ -255,6 +305,49 @@ pub(super) fn find_invalid(args: Args<'_>) -> Option<Resolved> {
     Some(Resolved { cmd: parent.cmd?, spec: spec?, parent })
 }
 
+impl Resolved {
+    /// `command` or `command|subcommand`.
+    pub fn full_name(&self) -> String {
+        match std::ptr::eq(self.parent, self.spec) {
+            true => self.spec.name.to_owned(),
+            false => format!("{}|{}", self.parent.name, self.spec.name),
+        }
+    }
+
+    /// Indexes of the arguments that are keys, and their uses. A request whose number of keys is wrong has none; it fails without any use.
+    pub fn keys(&self, args: Args<'_>) -> impl Iterator<Item = (usize, KeyUse)> + use<> {
+        let counted = self.spec.has(flags::MOVABLE_KEYS).then(|| {
+            let count = parse_i64(args.get(2)).and_then(|count| usize::try_from(count).ok());
+            count.filter(|count| *count <= args.len().saturating_sub(3)).unwrap_or(0)
+        });
+        let uses = self.uses(args);
+        let indexes = self.spec.key_indexes(args.len()).chain(3..3 + counted.unwrap_or(0));
+        indexes.enumerate().map(move |(at, index)| (index, if at == 0 { uses.0 } else { uses.1 }))
+    }
+
+    fn uses(&self, args: Args<'_>) -> KeyUses {
+        match self.cmd {
+            Cmd::Set if args.from(3).any(|option| option.eq_ignore_ascii_case(b"get")) => KeyUses::UPDATE,
+            Cmd::Bitfield if only_gets(args) => KeyUses::READ,
+            _ => self.spec.uses,
+        }
+    }
+}
+
+/// Whether a BITFIELD has no operation but GET.
+fn only_gets(args: Args<'_>) -> bool {
+    let mut at = 2;
+    while at < args.len() {
+        let (option, left) = (args.get(at), args.len() - at - 1);
+        at += match () {
+            () if option.eq_ignore_ascii_case(b"get") && left >= 2 => 3,
+            () if option.eq_ignore_ascii_case(b"overflow") && left >= 1 => 2,
+            () => return false,
+        };
+    }
+    true
+}
+
 /// Finds the command of a request by name.
 pub(super) fn find(name: &[u8]) -> Option<&'static Spec> {
     static INDEX: OnceLock<HashMap<&'static [u8], &'static Spec>> = OnceLock::new();
@@ -264,6 +357,17 @@ pub(super) fn find(name: &[u8]) -> Option<&'static Spec> {
     lower.copy_from_slice(name);
     lower.make_ascii_lowercase();
     index.get(&*lower).copied()
+}
+
+/// Finds the command of a request, whose number of arguments may be wrong.
+pub(super) fn resolve_name(args: Args<'_>) -> Option<Resolved> {
+    let parent = find(args.get(0))?;
+    let cmd = parent.cmd.expect("the table's own entries are commands");
+    let spec = match parent.subs.is_empty() || args.len() < 2 {
+        true => parent,
+        false => parent.subs.iter().find(|s| args.get(1).eq_ignore_ascii_case(s.name.as_bytes()))?,
+    };
+    Some(Resolved { cmd, spec, parent })
 }
 
 /// Finds the command of a request and checks its arity; the error is the reply without its `-`.

@@ -31,7 +31,7 @@ pub(crate) use flags::Flags;
 pub(crate) use functions::catalog::Library;
 pub use functions::{Functions, FunctionsChange};
 pub(crate) use functions::{RestorePolicy, Wanted};
-pub(crate) use interpreter::{CallResult, Inputs, Interpreter, Outcome, Program};
+pub(crate) use interpreter::{Call, CallResult, Inputs, Interpreter, Outcome, Program};
 use slot::InterpreterSlot;
 
 /// The scripts of a server, and their interpreter, which the first script creates.

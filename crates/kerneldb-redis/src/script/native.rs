@@ -9,7 +9,7 @@ use super::cache::sha1_hex;
 use super::json::Settings;
 use super::random::Random;
 use super::watchdog::Watchdog;
-use super::{CallResult, bits, json, msgpack, structs, values};
+use super::{Call, CallResult, bits, json, msgpack, structs, values};
 use crate::REDIS_VERSION;
 use crate::limits::{SCRIPT_PATTERN_BYTES_MAX, SCRIPT_REQUEST_BYTES_MAX};
 use crate::resp::OwnedArgs;
@@ -174,12 +174,11 @@ pub(super) fn call(
     lua: &Lua,
     watchdog: &Watchdog,
     arguments: MultiValue,
-    run: &mut dyn FnMut(&OwnedArgs) -> CallResult,
+    run: &mut dyn FnMut(Call<'_>) -> CallResult,
 ) -> Result<Value> {
-    match run_command(watchdog, arguments, run)? {
+    match run_command(watchdog, arguments, &mut |request| run(Call::Run(request)))? {
         CallResult::Error(text) => Err(error_reply(&text)),
-        CallResult::Reply(reply) => Ok(values::read(lua, &reply)?.0),
-        CallResult::Abort => aborted(watchdog),
+        result => value(lua, watchdog, result),
     }
 }
 
@@ -188,11 +187,31 @@ pub(super) fn protected_call(
     lua: &Lua,
     watchdog: &Watchdog,
     arguments: MultiValue,
-    run: &mut dyn FnMut(&OwnedArgs) -> CallResult,
+    run: &mut dyn FnMut(Call<'_>) -> CallResult,
 ) -> Result<Value> {
-    match run_command(watchdog, arguments, run)? {
+    let result = run_command(watchdog, arguments, &mut |request| run(Call::Run(request)))?;
+    value(lua, watchdog, result)
+}
+
+/// `redis.acl_check_cmd`: whether the user may run a command.
+pub(super) fn check(
+    lua: &Lua,
+    watchdog: &Watchdog,
+    arguments: MultiValue,
+    run: &mut dyn FnMut(Call<'_>) -> CallResult,
+) -> Result<Value> {
+    match run_command(watchdog, arguments, &mut |request| run(Call::Check(request)))? {
+        CallResult::Error(text) => Err(error_reply(&text)),
+        result => value(lua, watchdog, result),
+    }
+}
+
+/// The value of a result for the script.
+fn value(lua: &Lua, watchdog: &Watchdog, result: CallResult) -> Result<Value> {
+    match result {
         CallResult::Error(text) => error_table(lua, &text),
         CallResult::Reply(reply) => Ok(values::read(lua, &reply)?.0),
+        CallResult::Allowed(allowed) => Ok(Value::Boolean(allowed)),
         CallResult::Abort => aborted(watchdog),
     }
 }

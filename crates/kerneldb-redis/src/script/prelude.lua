@@ -352,16 +352,16 @@ local function locate(failed)
 	return failed
 end
 
-local function run(script, script_keys, script_arguments, call, protected_call)
-	commands = { call = call, pcall = protected_call }
+local function run(script, script_keys, script_arguments, call, protected_call, check)
+	commands = { call = call, pcall = protected_call, acl_check_cmd = check }
 	environment, keys, arguments = script_environment, script_keys, script_arguments
 	setfenv(script, script_environment)
 	return xpcall(script, locate)
 end
 
 -- Calls a function of a library.
-local function call_function(f, function_keys, function_arguments, call, protected_call)
-	commands = { call = call, pcall = protected_call }
+local function call_function(f, function_keys, function_arguments, call, protected_call, check)
+	commands = { call = call, pcall = protected_call, acl_check_cmd = check }
 	environment = function_environment
 	return xpcall(function()
 		return f(function_keys, function_arguments)

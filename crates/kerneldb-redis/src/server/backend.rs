@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
@@ -14,7 +14,7 @@ use super::maps::Maps;
 use super::rebuild::Rebuilds;
 use super::statistics::{Statistics, Totals};
 use super::stats::{Counters, ServerStats};
-use super::{ServerConfig, UpgradeCheck, functions_file, verify};
+use super::{ServerConfig, UpgradeCheck, functions_file, users_file, verify};
 use crate::command::{AdminTask, AdminTaskTicket, KernelActivity, Keyspace, Memory, ServerState, Services};
 use bedplate_kerneldb::{
     Database, Durability, EngineKind, Error, HandlerInfo, ProcedureInfo, Result, SnapshotItem, Store,
@@ -30,6 +30,8 @@ pub(super) struct Backend {
     tasks: AdminTasks,
     statistics: Statistics,
     gate: Gate,
+    /// Users have lost rights, and the event loop has not taken their connections from the kernel yet. Meanwhile the gate is closed.
+    restricts: AtomicBool,
     procedure_loading: bool,
     /// The server has a store, and not the database of another part of the program.
     has_store: bool,
@@ -66,6 +68,7 @@ impl Backend {
             tasks,
             statistics,
             gate,
+            restricts: AtomicBool::new(false),
             procedure_loading: config.procedure_loading,
             has_store,
             upgrade,
@@ -141,8 +144,26 @@ impl Backend {
         }
     }
 
+    /// Whether connections of restricted users have to be taken from the kernel before the gate may open.
+    pub(super) fn restricts(&self) -> bool {
+        self.restricts.load(Ordering::Relaxed)
+    }
+
+    /// The kernel answers no new request of connections of restricted users. Opens the gate when none of their requests is running.
+    pub(super) fn end_restriction(&self) {
+        if let Err(error) = self.database().wait_for_programs() {
+            tracing::error!(%error, "the kernel answers nobody until it is certain that no command of a restricted user is running");
+            return;
+        }
+        self.restricts.store(false, Ordering::Relaxed);
+        self.pauses_changed();
+    }
+
     /// The gate's times: for all commands, and for those that write.
     fn gate_times(&self) -> (u64, u64) {
+        if self.restricts() {
+            return (u64::MAX, u64::MAX);
+        }
         let (pauses, now) = (self.server.clients.pauses(), self.now());
         if self.server.reports_every_command() {
             return (u64::MAX, u64::MAX);
@@ -190,6 +211,10 @@ fn run_admin_task(task: AdminTask, data: &Data, server: &ServerState) -> Result<
                 functions_file::write(data_dir, &change.payload())?;
             }
             Ok(server.functions.publish(&change))
+        }
+        (AdminTask::WriteUsers(text), _) => {
+            let path = server.settings.acl_file().ok_or(Error::State)?;
+            users_file::write(path, &text).map(|()| String::new())
         }
         (AdminTask::AttachHandler { name, target }, _) => {
             database.attach_handler(&name, &target).map(|()| String::new())
@@ -418,6 +443,16 @@ impl Services for Backend {
         if let Err(error) = changed.and_then(|()| database.set_usage_factor(factor, decay_minutes)) {
             tracing::error!(%error, "the policy of eviction stays as it is");
         }
+        self.pauses_changed();
+    }
+
+    fn read_users_file(&self) -> std::result::Result<Vec<u8>, String> {
+        let path = self.server.settings.acl_file().ok_or("there is no ACL file")?;
+        users_file::read(path).map_err(|error| error.to_string())
+    }
+
+    fn rights_changed(&self) {
+        self.restricts.store(true, Ordering::Relaxed);
         self.pauses_changed();
     }
 

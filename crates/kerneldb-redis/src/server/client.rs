@@ -85,6 +85,8 @@ pub(super) struct Client {
     /// It is the event loop's turn, and [`Client::take_over`] was called in it.
     my_turn: bool,
     kernel_path: bool,
+    /// The kernel has no session for it, because its user lost rights in the verdict's turn.
+    without_session: bool,
     /// Bytes of requests yet to come that the kernel has executed.
     skip: usize,
     /// The socket is in the socket map, so the server's programs see arriving data first.
@@ -121,6 +123,7 @@ impl Client {
             read: 0,
             my_turn: false,
             kernel_path,
+            without_session: false,
             skip: 0,
             mapped: true,
             ended: false,
@@ -167,6 +170,20 @@ impl Client {
     /// Whether a task has ended of which the client was not told yet.
     pub(super) fn has_news(&self) -> bool {
         self.dialogue.has_news()
+    }
+
+    /// Keeps the kernel from answering it any more if it must not: its user has lost rights. The next packet begins the event loop's turn.
+    /// The caller must then wait for the programs.
+    pub(super) fn restrict(&mut self, slot: ConnSlot<'_>) {
+        if !self.my_turn && !self.dialogue.kernel_may_answer() {
+            slot.take_session();
+            self.without_session = true;
+        }
+    }
+
+    /// Whether the kernel has no session for it, since its user lost rights.
+    pub(super) fn is_without_session(&self) -> bool {
+        self.without_session
     }
 
     /// Its dialogue, for a rebuild of the database.
@@ -273,6 +290,9 @@ impl Client {
     fn take_over(&mut self, slot: ConnSlot<'_>) {
         let taken = slot.take_over();
         self.my_turn = true;
+        if std::mem::take(&mut self.without_session) {
+            slot.give_session(self.dialogue.session());
+        }
         self.heard = Instant::now();
         self.skip = taken.skip;
         if let Some(requests) = taken.queue {

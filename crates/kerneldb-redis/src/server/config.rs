@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,11 +26,14 @@ pub struct ServerConfig {
     /// Time of silence after which the server probes a connection, to notice vanished clients;
     /// `None` = never.
     pub keepalive: Option<Duration>,
-    /// Password that clients must give (AUTH); empty = none.
+    /// Password of the user `default`, which clients must give (AUTH); empty = none.
     pub password: String,
     /// Which keys are evicted when memory becomes short. Clients can change it (CONFIG SET maxmemory-policy). A database on hash
     /// maps cannot evict by recency or frequency.
     pub eviction: EvictionPolicy,
+    /// File of users and their rules, in Redis's format. It is read at the start and by ACL LOAD, and ACL SAVE writes it. A user `default`
+    /// that it does not have needs no password, so a password beside it is a configuration error.
+    pub acl_file: Option<PathBuf>,
     /// Whether the kernel answers. If not, the event loop executes every command, with the same replies but
     /// slower. That is for comparison and for tests. A database on hash maps is always served in this way.
     pub kernel_path: bool,
@@ -98,6 +102,7 @@ impl Default for ServerConfig {
             keepalive: Some(Duration::from_secs(300)),
             password: String::new(),
             eviction: EvictionPolicy::default(),
+            acl_file: None,
             kernel_path: true,
             local_fast_path: false,
             batch_workers: Batching::default(),
@@ -115,6 +120,11 @@ impl ServerConfig {
             return Err(Error::Config(
                 "batching replies by the kernel's workers needs CAP_SYS_NICE, which this process lacks"
                     .into(),
+            ));
+        }
+        if self.acl_file.is_some() && !self.password.is_empty() {
+            return Err(Error::Config(
+                "with an ACL file, the password of the user default is in that file: \"user default on >PASSWORD ~* &* +@all\"".into(),
             ));
         }
         if !(1..=CLIENTS_MAX).contains(&self.max_clients) {

@@ -188,6 +188,7 @@ impl EventLoop {
         self.run_timers();
         self.run_durable();
         self.run_runnable();
+        self.restrict_clients();
         self.run_rebuild()?;
         self.run_monitors();
         self.stop |= self.backend.poll_shutdown();
@@ -262,6 +263,19 @@ impl EventLoop {
                 return;
             }
         }
+    }
+
+    /// Takes the connections of users who have lost rights from the kernel. The gate has been closed since before the rights changed.
+    fn restrict_clients(&mut self) {
+        if !self.backend.restricts() {
+            return;
+        }
+        for (index, client) in (0..).zip(&mut self.clients) {
+            if let Some(client) = client {
+                client.restrict(self.table.conn(index));
+            }
+        }
+        self.backend.end_restriction();
     }
 
     /// Lets a connection work, and watches for the event that it then waits for.

@@ -18,7 +18,7 @@
 //! `listener`, `local` (the fast path of local clients), `ends` (of connections), `client` (one connection),
 //! `event_loop` (the thread), `dialogue` and `backend` (the seam to the command layer
 //! and to the database), `data` (the database behind the server), `rebuild` (its change to one with other options) and `handover` (to another program), `workers` (scheduling of the kernel's senders), `activity` and `idle` (the load that decides it),
-//! `admin_tasks` (checkpoints, verifications and libraries), `functions_file` (the libraries of functions), `gate` (pauses), `wake`, `stats`,
+//! `admin_tasks` (checkpoints, verifications and libraries), `functions_file` (the libraries of functions), `users_file` (the users), `gate` (pauses), `wake`, `stats`,
 //! `statistics` (for INFO), `config`, `descriptors` (the number of connections that the limit on open files allows).
 
 mod activity;
@@ -47,6 +47,7 @@ mod statistics;
 mod stats;
 mod table;
 mod turn;
+mod users_file;
 mod verify;
 mod wake;
 mod workers;
@@ -138,6 +139,8 @@ impl Server {
     /// [`Error::Config`] for a configuration that does not work here, [`Error::Io`] if the address is in use.
     pub fn prepare(config: ServerConfig) -> Result<Preparation> {
         config.check()?;
+        // A mistake in the file is reported before recovery, which may take long.
+        load_users(&config, &ServerState::new(Startup::default()))?;
         let listener = Arc::new(Listener::bind(config.bind)?);
         Ok(Preparation::new(config, listener))
     }
@@ -347,6 +350,7 @@ impl Preparation {
             engine: database.config().engine,
             eviction: config.eviction,
             password: config.password.clone(),
+            acl_file: config.acl_file.clone(),
         });
         let maps = kernel.maps.clone();
         let carries_functions = self.handover.as_ref().is_some_and(|(_, state, _)| state.functions.is_some());
@@ -359,6 +363,9 @@ impl Preparation {
         }
         let data = Data::new(database, store)?;
         server.settings.set_database_options(options);
+        if self.handover.as_ref().is_none_or(|(_, state, _)| state.users.is_none()) {
+            load_users(&config, &server)?;
+        }
         if let Some((_, state, _)) = &self.handover {
             state.set_again(&server);
         }
@@ -366,6 +373,12 @@ impl Preparation {
         backend.settings_changed();
         Ok(Parts { config, listener, kernel, wake, counters, backend, handover: self.handover })
     }
+}
+
+/// Loads the ACL file, if there is one. The error names the file and each bad line.
+fn load_users(config: &ServerConfig, server: &ServerState) -> Result<()> {
+    let Some(path) = &config.acl_file else { return Ok(()) };
+    server.load_users(&users_file::read(path)?, &path.display().to_string()).map_err(Error::Config)
 }
 
 /// The options of a database that clients can see and change.

@@ -8,8 +8,8 @@ use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use super::layout::{
-    SRV_CONN_OPEN, SRV_CONN_RESP3, SRV_CONN_SYNC, SRV_FIFO, SRV_NO_SLOT, SRV_PARTITIONS, SRV_QUEUE_BYTES,
-    SRV_REPLY_MAX, srv_conn, srv_output, srv_peer, srv_queue,
+    SRV_CONN_OPEN, SRV_CONN_RESP3, SRV_CONN_SYNC, SRV_FIFO, SRV_NO_SESSION, SRV_NO_SLOT, SRV_PARTITIONS,
+    SRV_QUEUE_BYTES, SRV_REPLY_MAX, srv_conn, srv_output, srv_peer, srv_queue,
 };
 use super::turn::{Turn, TurnWords};
 use crate::resp::Protocol;
@@ -216,6 +216,16 @@ impl ConnSlot<'_> {
             self.table.release_output(index);
         }
         taken
+    }
+
+    /// Lets the kernel answer no further request of this connection: it passes every packet. Requests that are running go on.
+    pub(super) fn take_session(self) {
+        self.give_session(SRV_NO_SESSION);
+    }
+
+    /// Gives the kernel the connection's session again. It must be the event loop's turn.
+    pub(super) fn give_session(self, session: u32) {
+        field!(self, AtomicU32, session).store(session, Ordering::SeqCst);
     }
 
     /// See [`TurnWords::drained`].

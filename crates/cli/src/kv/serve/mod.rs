@@ -83,7 +83,8 @@ fn try_out(args: &Args, place: &OsStr) -> anyhow::Result<()> {
         ..store.database
     };
     let bind = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let trial = ServerConfig { bind, max_clients: 1, batch_workers: Batching::Never, ..config };
+    let trial =
+        ServerConfig { bind, max_clients: 1, batch_workers: Batching::Never, acl_file: None, ..config };
     let store = Store::in_memory(small)?;
     load_libraries(args, &store)?;
     Server::start(Arc::new(store), trial)?.shutdown()?;
@@ -101,7 +102,7 @@ fn prepare(
         Batching::Never => error.into(),
         _ => hinted(error.to_string(), "grant CAP_SYS_NICE, or leave --batch-workers out"),
     })?;
-    if config.password.is_empty() && !config.bind.ip().is_loopback() {
+    if config.password.is_empty() && config.acl_file.is_none() && !config.bind.ip().is_loopback() {
         tracing::warn!(bind = %config.bind, "everybody who can reach this address can read and write everything: set a password");
     }
     let stops = Stops::catch()?;

@@ -86,6 +86,9 @@ pub struct Args {
     /// File whose first line is the password that clients must give.
     #[arg(long, value_name = "FILE")]
     password_file: Option<PathBuf>,
+    /// File of users and their rules, in the format of Redis's aclfile. It has the password of the user default as well.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["password", "password_file"])]
+    acl_file: Option<PathBuf>,
     /// Longest time that logged data stays without fsync, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 100)]
     fsync_interval_ms: u64,
@@ -308,6 +311,7 @@ impl Args {
             idle_timeout: (!self.idle_timeout.is_zero()).then_some(self.idle_timeout),
             password: self.password()?,
             eviction: self.maxmemory_policy,
+            acl_file: self.acl_file.clone(),
             kernel_path: !self.no_kernel_path,
             local_fast_path: self.local_fast_path,
             batch_workers: match self.batch_workers {

@@ -16,6 +16,7 @@ mod script_libraries;
 mod scripts;
 mod slowlog;
 mod states;
+mod users;
 
 use std::sync::Arc;
 

@@ -39,12 +39,23 @@ const GC_STEP_MULTIPLIER: i32 = 200;
 /// Values of the interpreter that Rust can hold at a time, of the 8,000 that its stack can have.
 const VALUES: usize = 7_900;
 
+/// A command in a script.
+#[derive(Clone, Copy)]
+pub(crate) enum Call<'a> {
+    /// The script calls it.
+    Run(&'a OwnedArgs),
+    /// The script asks whether the user may run it (`redis.acl_check_cmd`).
+    Check(&'a OwnedArgs),
+}
+
 /// The result of a command that a script has called.
 pub(crate) enum CallResult {
     /// A reply in RESP2.
     Reply(Vec<u8>),
     /// An error of the command, with its code.
     Error(Vec<u8>),
+    /// Whether the user may run the command of [`Call::Check`].
+    Allowed(bool),
     /// The script must end, and its effects are rolled back.
     Abort,
 }
@@ -204,7 +215,7 @@ impl Interpreter {
         inputs: &Inputs<'_>,
         time: Duration,
         protocol: Protocol,
-        run: &mut dyn FnMut(&OwnedArgs) -> CallResult,
+        run: &mut dyn FnMut(Call<'_>) -> CallResult,
     ) -> Outcome {
         let found = match program {
             Program::Script(script) => self.compile(script).map(|script| (script, &self.run)),
@@ -253,7 +264,7 @@ impl Interpreter {
         function: Function,
         inputs: &Inputs<'_>,
         protocol: Protocol,
-        run: &mut dyn FnMut(&OwnedArgs) -> CallResult,
+        run: &mut dyn FnMut(Call<'_>) -> CallResult,
     ) -> Result<std::result::Result<Vec<u8>, Value>> {
         // A command calls no script, so nobody else has it.
         let run = RefCell::new(run);
@@ -266,10 +277,14 @@ impl Interpreter {
                 let mut run = run.try_borrow_mut().map_err(Error::external)?;
                 native::protected_call(lua, &self.watchdog, arguments, &mut **run)
             })?;
+            let check = scope.create_function(|lua: &Lua, arguments: MultiValue| {
+                let mut run = run.try_borrow_mut().map_err(Error::external)?;
+                native::check(lua, &self.watchdog, arguments, &mut **run)
+            })?;
             let keys = texts(&self.lua, inputs.keys)?;
             let arguments = texts(&self.lua, inputs.arguments)?;
             let (succeeded, value): (bool, Value) =
-                starter.call((function, keys, arguments, call, protected_call))?;
+                starter.call((function, keys, arguments, call, protected_call, check))?;
             if !succeeded {
                 return Ok(Err(value));
             }

@@ -94,6 +94,7 @@ impl EventLoop {
             libraries,
             scripts: server.scripts.texts().into_iter().map(ByteBuf::from).collect(),
             functions: Some(server.functions.payload().into()),
+            users: Some(server.users_text().into()),
         };
         let fastpath_sockets = self.kernel.fastpath_sockets();
         Ok(Ok(Handover { listener, clients, state, handlers, fastpath_sockets, outcome: Ok(()) }))

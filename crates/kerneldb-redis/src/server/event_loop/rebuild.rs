@@ -23,6 +23,7 @@ use crate::limits::SWEEP_INTERVAL;
 use crate::server::backend::NO_STORE;
 use crate::server::client::Client;
 use crate::server::data::Data;
+use crate::server::layout::SRV_NO_SESSION;
 use crate::server::programs::{Loaded, Programs};
 use crate::server::rebuild::Work;
 use bedplate_kerneldb::wal::DurableWatch;
@@ -192,10 +193,11 @@ impl EventLoop {
         for index in 0..self.clients.len() as u32 {
             let Some(client) = self.clients[index as usize].as_mut() else { continue };
             let cookie = client.cookie;
+            let has_session = !client.is_without_session();
             let dialogue = client.dialogue();
             let entered = dialogue.enter_database();
             let (session, mode) = (dialogue.session(), dialogue.mode());
-            self.table.set_session(index, session, mode);
+            self.table.set_session(index, if has_session { session } else { SRV_NO_SESSION }, mode);
             let named = match &loaded {
                 _ if entered.is_err() => Ok(()),
                 Some(loaded) => loaded.name_connection(cookie, index, session),

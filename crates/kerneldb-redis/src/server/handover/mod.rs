@@ -30,10 +30,10 @@ const NAME: &str = "bedplate kerneldb handover ";
 const LINE_BYTES_MAX: u64 = 64;
 
 /// The format that [`Handover::save`] writes. It changes if a program cannot read an older one's file any more.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
 /// The formats that [`Handover::load`] reads.
-pub const READABLE_FORMATS: &[u32] = &[1, FORMAT];
+pub const READABLE_FORMATS: &[u32] = &[1, 2, FORMAT];
 
 /// The parts of a server that has stopped so that another program can go on. Dropping it closes all connections.
 #[derive(Debug)]
@@ -86,6 +86,8 @@ pub(super) struct CarriedState {
     pub(super) scripts: Vec<ByteBuf>,
     /// The libraries of functions as FUNCTION DUMP returns them; `None` from a program that has no functions.
     pub(super) functions: Option<ByteBuf>,
+    /// The users as ACL SAVE writes them; `None` from a program that has no users.
+    pub(super) users: Option<ByteBuf>,
 }
 
 /// The contents of a file after its first line, with owned or borrowed parts.
@@ -219,6 +221,14 @@ impl CarriedState {
     /// Sets the parameters that clients have changed, and keeps their scripts and functions. The database has its options already.
     pub(super) fn set_again(&self, server: &ServerState) {
         server.settings.change_again(self.changed());
+        server.apply_password();
+        if let Some(users) = &self.users
+            && let Err(error) = server.load_users(users, "the users of the program before")
+        {
+            tracing::error!(error, "nobody can do anything: start the server again");
+            let locked = server.load_users(b"user default off", "no users");
+            locked.expect("the line has no mistake");
+        }
         for script in &self.scripts {
             if let Err(error) = server.scripts.put(script) {
                 tracing::warn!(error, "a script of the program before is not kept");
@@ -363,7 +373,7 @@ mod tests {
         };
         for (bytes, reason) in [
             (b"".to_vec(), "another format"),
-            (b"bedplate kerneldb handover 3\n...".to_vec(), "another format"),
+            (b"bedplate kerneldb handover 4\n...".to_vec(), "another format"),
             (head(), "cannot be read"),
             (document(-1, &[]), "descriptors"),
             (document(1_000_000, &[]), "descriptors"),
