@@ -117,6 +117,8 @@ pub(crate) const RECLAIM_TIME_SHARE: u32 = 10;
 pub(crate) const EVICTION_ATTEMPTS: u32 = 16;
 /// A write that finds no memory waits at most this long for keys to be evicted.
 pub(crate) const EVICTION_WAIT: Duration = Duration::from_millis(250);
+/// A write that finds no memory is repeated for at most this long while keys can be evicted.
+pub(crate) const EVICTION_PATIENCE: Duration = Duration::from_secs(2);
 /// With a policy of eviction, keys are evicted when less than this share of a partition is free. It is more than
 /// [`SCARCE_SLABS_SHARE`] leaves free, so the values of sparse slabs have room to move together.
 pub(crate) const EVICTION_FREE_SHARE: u64 = 12;

@@ -35,6 +35,9 @@ pub(super) fn shown<'a>(cmd: Cmd, args: Args<'a>) -> Vec<&'a [u8]> {
                 }
             }
         }
+        Cmd::Acl if ["setuser", "deluser", "getuser"].iter().any(|name| is(args.get(1), name)) => {
+            shown[2..].fill(REDACTED);
+        }
         _ => {}
     }
     shown
@@ -63,6 +66,9 @@ mod tests {
             ("config set timeout requirepass 1 2", "config set timeout requirepass 1 2"),
             ("config set timeout 1 requirepass", "config set timeout 1 requirepass"),
             ("config get requirepass p", "config get requirepass p"),
+            ("acl setuser u on >p", "acl setuser (redacted) (redacted) (redacted)"),
+            ("ACL getuser u", "ACL getuser (redacted)"),
+            ("acl whoami x", "acl whoami x"),
             ("set auth p", "set auth p"),
         ] {
             let args: OwnedArgs = line.split(' ').map(str::as_bytes).collect();

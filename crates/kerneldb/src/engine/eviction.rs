@@ -187,6 +187,8 @@ pub(crate) struct Eviction {
     pub decay_minutes: AtomicU32,
     pub evicted: AtomicU64,
     pub cpu_ns: AtomicU64,
+    /// Partitions in which the policy allows to evict nothing more at the moment, one bit each.
+    exhausted: AtomicU64,
     requests: Mutex<Requests>,
     /// Notified when there are requests, and when the policy changes.
     wake: Condvar,
@@ -202,6 +204,7 @@ impl Eviction {
             decay_minutes: 1.into(),
             evicted: 0.into(),
             cpu_ns: 0.into(),
+            exhausted: 0.into(),
             requests: Mutex::default(),
             wake: Condvar::new(),
             answer: Condvar::new(),
@@ -258,6 +261,21 @@ impl Eviction {
             requests = self.answer.wait_timeout(requests, left).unwrap_or_else(|e| e.into_inner()).0;
         }
         requests.helped
+    }
+
+    /// Whether more keys of a partition can be evicted, as far as the thread knows.
+    pub(crate) fn may_help(&self, partition: u32) -> bool {
+        self.policy() != EvictionPolicy::NoEviction
+            && self.exhausted.load(Ordering::Acquire) >> partition & 1 == 0
+    }
+
+    /// The thread: notes whether more keys of a partition can be evicted.
+    pub(crate) fn set_exhausted(&self, partition: u32, exhausted: bool) {
+        if exhausted {
+            self.exhausted.fetch_or(1 << partition, Ordering::AcqRel);
+        } else {
+            self.exhausted.fetch_and(!(1 << partition), Ordering::AcqRel);
+        }
     }
 
     /// The thread: waits for requests, for at most `time`, and takes them.

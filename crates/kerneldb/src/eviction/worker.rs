@@ -164,11 +164,13 @@ impl<'db> Worker<'db> {
             let threshold = if share < 1.0 { self.sample(index, policy)?.threshold(share) } else { 0 };
             evicted += self.pass(index, policy, threshold, goal - evicted)?;
             if evicted >= goal {
+                self.db.eviction.set_exhausted(index as u32, false);
                 return Ok(evicted);
             }
             if share >= 1.0 {
                 let pause = EXHAUSTED_PAUSE.max(started.elapsed() * EXHAUSTED_PAUSE_FACTOR);
                 self.partitions[index].exhausted_until = Some(Instant::now() + pause);
+                self.db.eviction.set_exhausted(index as u32, true);
                 return Ok(evicted);
             }
             share = (2.0 * share).min(1.0);

@@ -153,7 +153,7 @@ impl Session {
         if self.db.grow_beyond(full, committed, attempt) {
             return Err(Error::Busy);
         }
-        if self.memory.goes_on(self.db.memory_pressure(full)) {
+        if self.memory.goes_on(self.db.memory_pressure(full), self.db.eviction.may_help(full)) {
             return Err(Error::MemoryInLog);
         }
         self.calls_without_memory.set(0);

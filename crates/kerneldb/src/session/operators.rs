@@ -227,7 +227,10 @@ impl Session {
             }
             if !self.db.grow_beyond(partition, committed, attempt) {
                 // Perhaps the log is too slow; unlike the limit, that passes.
-                if self.memory.goes_on(self.db.memory_pressure(partition)) {
+                if self
+                    .memory
+                    .goes_on(self.db.memory_pressure(partition), self.db.eviction.may_help(partition))
+                {
                     return Ok(KDB_ERR_MEMORY_IN_LOG);
                 }
                 // Memory may have come back between this attempt and the check for waiting blocks.
