@@ -20,21 +20,22 @@ append a x|bitcount a|bitfield a get u8 0|bitfield a set u8 0 1|bitfield_ro a ge
 client getname|client getredir|client help|client id|client info|client list|client no-evict off|client setname x|client unpause|\
 command|command count|command docs get|command getkeys get a|command help|command info get|command list|\
 config get port|config help|config resetstat|config set timeout 0|\
-copy a b|copy b a|dbsize|decr n|decrby n 2|del a|del a b|echo x|\
+copy a b|copy b a|dbsize|decr n|decrby n 2|del a|del a b|dump a|echo x|\
 eval return+1 0|eval return+1 1 a|eval return+1 2 a b|eval_ro return+1 1 a|evalsha x 1 a|evalsha_ro x 1 b|\
 exists a|exists a b|expire a 100|expireat a 4000000000|expiretime a|fcall f 1 a|fcall_ro f 1 b|flushall|flushdb|\
 function delete f|function dump|function flush|function help|function kill|function list|function load x|function restore x|function stats|\
 get a|get b|getbit a 1|getdel a|getex a|getrange a 0 1|getset a x|incr n|incrby n 1|incrbyfloat n 1|info server|keys *|lastsave|\
+latency doctor|latency help|latency histogram|latency history x|latency latest|latency reset|lcs a b|\
 memory help|memory usage a|mget a|mget a b|mset a 1|mset a 1 b 2|msetnx a 1 b 2|\
 object encoding a|object freq a|object help|object idletime b|object refcount a|persist a|pexpire a 100000|pexpireat a 4000000000000|\
-pexpiretime a|ping|psetex a 100000 x|pttl a|randomkey|rename a b|rename b a|renamenx a b|scan 0|\
+pexpiretime a|ping|psetex a 100000 x|pttl a|randomkey|rename a b|rename b a|renamenx a b|restore a 0 x|scan 0|\
 script exists x|script flush|script help|script kill|script load return+1|select 0|\
-set a x|set b x|set a x get|set a x ex 100|setbit a 1 1|setex a 100 x|setnx a x|setrange a 1 x|strlen a|strlen b|substr a 0 1|time|\
+set a x|set b x|set a x get|set a x ex 100|setbit a 1 1|setex a 100 x|setnx a x|setrange a 1 x|slowlog get|slowlog help|slowlog len|slowlog reset|strlen a|strlen b|substr a 0 1|time|\
 touch a|touch a b|ttl a|type a|unlink a b|wait 0 0";
 
 /// Requests that ACL DRYRUN only judges.
 const JUDGED: &str = "\
-acl deluser x|acl load|acl save|acl setuser x on|auth x|bgsave|client kill a|client pause 1|client reply off|discard|exec|hello|multi|quit|\
+acl deluser x|acl load|acl save|acl setuser x on|auth x|bgsave|client kill a|client pause 1|client reply off|discard|exec|hello|monitor|multi|quit|\
 reset|save|script debug no|shutdown|unwatch|watch a|watch a b";
 
 /// Requests that Redis does not have.
