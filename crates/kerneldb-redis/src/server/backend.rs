@@ -47,7 +47,7 @@ impl Backend {
         config: &ServerConfig,
     ) -> Result<Self> {
         let database = &data.database;
-        let totals = Totals::new(maps.stats()?, &database);
+        let totals = Totals::new(maps.stats()?, database);
         let (statistics, gate) = (Statistics::new(totals), maps.gate()?);
         let has_store = data.store.is_some();
         let data = Arc::new(CurrentData::new(data));

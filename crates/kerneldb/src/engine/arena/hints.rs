@@ -48,7 +48,7 @@ pub(super) fn expiry(partition: &Partition, version: &Newest) -> Option<u64> {
         return None;
     }
     let head = partition.geometry.head_of(version.block, version.len);
-    (head % 8 == 0).then(|| partition.arena.word(head).load(Ordering::Relaxed))
+    head.is_multiple_of(8).then(|| partition.arena.word(head).load(Ordering::Relaxed))
 }
 
 /// The key of an entry that takes `bytes`; `None` if the entry has no key any more.
