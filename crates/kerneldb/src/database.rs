@@ -285,7 +285,7 @@ impl Database {
     }
 
     /// Sets how the policies by frequency count accesses. An access of a key with a count of 5 + n is counted with the probability
-    /// 1 / (n * `factor` + 1), so with a factor of 10 (the default) the highest count, 255, stands for a million accesses. Every
+    /// 1 / (n * `factor` + 1), so with a factor of 10 (the default) the highest count, 255, stands for 300,000 accesses. Every
     /// `decay_minutes` (1 by default; 0 = never) the counts decrease by 1.
     ///
     /// # Errors

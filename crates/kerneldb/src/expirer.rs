@@ -37,7 +37,7 @@ const RAISED_STEP: Duration = Duration::from_millis(2);
 
 /// The reason why some expired keys of a piece were not deleted.
 enum Obstacle {
-    /// The log or a latch is busy.
+    /// The log or a latch is busy, or there is no memory for a deletion that a snapshot makes keep the key's last value.
     Busy,
     Failed(Error),
 }
@@ -99,13 +99,15 @@ impl Worker<'_> {
         period.add(&look.seen);
         self.pass.add(&look.seen);
         for key in &look.expired {
-            match self.session.delete_expired(key) {
+            match self.session.try_delete_expired(key) {
                 Ok(Written::Done { .. }) => {
                     db.expiry.deleted.fetch_add(1, Ordering::Relaxed);
                 }
                 // The key was written again or is in use, or another session has deleted it.
                 Ok(Written::ConditionFailed) | Err(Error::Conflict | Error::NoVersion) => {}
-                Err(error) if error.is_transient() => return Err(Obstacle::Busy),
+                Err(error) if error.is_transient() || matches!(error, Error::NoMemory) => {
+                    return Err(Obstacle::Busy);
+                }
                 Err(error) => return Err(Obstacle::Failed(error)),
             }
         }

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use bedplate_kerneldb::{Config, Database, EngineKind, Error, EvictionPolicy, Session, SetOptions, Written};
+use bedplate_kerneldb::{Config, Database, EngineKind, Error, EvictionPolicy, Session, SetOptions};
 use common::{can_run, has_arenas};
 
 /// An hour from now, in milliseconds since the Unix epoch.
@@ -93,9 +93,51 @@ fn keys_without_expiry_stay() {
         assert!(matches!(error, Some(Error::NoMemory)), "{policy:?}: {error:?}");
         assert_eq!(count(&mut session, "kept", 20_000), 20_000, "{policy:?}");
         assert_eq!(count(&mut session, "cache", 200_000), 0, "{policy:?}");
+        // Another policy has effect at once.
+        db.set_eviction(AllkeysRandom).unwrap();
+        set(&mut session, b"one more", 100, None).unwrap();
         drop(session);
         db.verify().unwrap();
     }
+}
+
+/// The memory of keys whose expiry has passed serves writers, also if nothing else deletes these keys.
+#[test]
+fn expired_keys_go() {
+    for policy in [EvictionPolicy::VolatileTtl, EvictionPolicy::AllkeysRandom] {
+        let Some(db) = database(policy) else { return };
+        db.set_expire_effort(0).unwrap();
+        let mut session = db.session().unwrap();
+        let soon = in_an_hour() - 3_600_000 + 1500;
+        for number in 0..60_000 {
+            set(&mut session, &key("expired", number), 100, Some(soon)).unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(1600));
+        for number in 0..50_000 {
+            set(&mut session, &key("k", number), 100, None).unwrap();
+        }
+        assert_eq!(count(&mut session, "expired", 60_000), 0);
+        drop(session);
+        db.verify().unwrap();
+    }
+}
+
+/// Values of another size find memory although no slab of keys can be emptied: each has keys that stay.
+#[test]
+fn sizes_change_beside_keys_that_stay() {
+    let Some(db) = database(EvictionPolicy::VolatileLru) else { return };
+    let mut session = db.session().unwrap();
+    for number in 0..60_000 {
+        let expiry = (number % 4 != 0).then(in_an_hour);
+        set(&mut session, &key("k", number), 100, expiry).unwrap();
+    }
+    for number in 0..30_000 {
+        set(&mut session, &key("large", number), 1000, Some(in_an_hour())).unwrap();
+    }
+    let kept = (0..60_000).step_by(4).filter(|number| session.get(&key("k", *number)).unwrap().is_some());
+    assert_eq!(kept.count(), 15_000);
+    drop(session);
+    db.verify().unwrap();
 }
 
 #[test]
@@ -249,10 +291,7 @@ fn partitions_evict_their_own_keys() {
     db.set_eviction(EvictionPolicy::AllkeysLru).unwrap();
     let mut session = db.session().unwrap();
     for number in 0..400_000 {
-        assert!(matches!(
-            session.set(&key("k", number), &[1; 100], SetOptions::default()),
-            Ok(Written::Done { .. })
-        ));
+        set(&mut session, &key("k", number), 100, None).unwrap();
     }
     drop(session);
     db.verify().unwrap();

@@ -15,7 +15,7 @@ use std::{
 use crate::{
     Error, Result,
     layout::{KDB_USAGE_COUNT, KDB_USAGE_IDLE, KDB_USAGE_NONE},
-    limits::{EVICTION_WAIT, USAGE_FACTOR_DEFAULT},
+    limits::{EVICTION_WAIT, PARTITIONS_MAX, USAGE_FACTOR_DEFAULT},
 };
 
 /// Which keys the database deletes when memory becomes short. The names are those of Redis.
@@ -159,11 +159,9 @@ pub(crate) trait EvictionSource {
     fn update_usage(&self, _piece: u64, _change: &mut dyn FnMut(u8) -> u8) {}
 }
 
-/// The requests of writers.
-#[derive(Default)]
+/// The requests of the writers of one partition.
+#[derive(Clone, Copy, Default)]
 struct Requests {
-    /// Partitions that have no memory for a write, one bit each.
-    partitions: u64,
     /// Number of requests so far.
     made: u64,
     /// Number of requests that were answered.
@@ -172,15 +170,11 @@ struct Requests {
     helped: bool,
 }
 
-/// Requests that the thread has taken.
-pub(crate) struct Taken {
-    pub partitions: u64,
-    made: u64,
-}
-
 /// State that the thread and its database share.
 pub(crate) struct Eviction {
     policy: AtomicU32,
+    /// Changes with the policy.
+    generation: AtomicU64,
     /// The usage of all keys is to be set anew, because it has another meaning now.
     reset: AtomicBool,
     pub usage_factor: AtomicU32,
@@ -189,7 +183,7 @@ pub(crate) struct Eviction {
     pub cpu_ns: AtomicU64,
     /// Partitions in which the policy allows to evict nothing more at the moment, one bit each.
     exhausted: AtomicU64,
-    requests: Mutex<Requests>,
+    requests: Mutex<[Requests; PARTITIONS_MAX as usize]>,
     /// Notified when there are requests, and when the policy changes.
     wake: Condvar,
     answer: Condvar,
@@ -199,6 +193,7 @@ impl Eviction {
     pub(crate) fn new() -> Eviction {
         Eviction {
             policy: 0.into(),
+            generation: 0.into(),
             reset: false.into(),
             usage_factor: USAGE_FACTOR_DEFAULT.into(),
             decay_minutes: 1.into(),
@@ -222,7 +217,14 @@ impl Eviction {
         if before.usage_kind() != policy.usage_kind() {
             self.reset.store(true, Ordering::Release);
         }
+        self.exhausted.store(0, Ordering::Release);
+        self.generation.fetch_add(1, Ordering::AcqRel);
         self.wake();
+    }
+
+    /// A number that changes with the policy.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
     }
 
     /// Whether the usage of all keys is to be set anew; asks once.
@@ -237,7 +239,7 @@ impl Eviction {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Requests> {
+    fn lock(&self) -> MutexGuard<'_, [Requests; PARTITIONS_MAX as usize]> {
         self.requests.lock().unwrap_or_else(|e| e.into_inner())
     }
 
@@ -247,20 +249,20 @@ impl Eviction {
         if self.policy() == EvictionPolicy::NoEviction {
             return false;
         }
+        let index = partition as usize;
         let mut requests = self.lock();
-        requests.partitions |= 1 << partition;
-        requests.made += 1;
-        let mine = requests.made;
+        requests[index].made += 1;
+        let mine = requests[index].made;
         self.wake.notify_all();
         let deadline = Instant::now() + EVICTION_WAIT;
-        while requests.answered < mine {
+        while requests[index].answered < mine {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return false;
             }
             requests = self.answer.wait_timeout(requests, left).unwrap_or_else(|e| e.into_inner()).0;
         }
-        requests.helped
+        requests[index].helped
     }
 
     /// Whether more keys of a partition can be evicted, as far as the thread knows.
@@ -278,20 +280,24 @@ impl Eviction {
         }
     }
 
-    /// The thread: waits for requests, for at most `time`, and takes them.
-    pub(crate) fn wait(&self, time: Duration) -> Taken {
+    /// The thread: waits until there are requests, for at most `time`. Returns the number of requests so far in each partition that has
+    /// some without an answer.
+    pub(crate) fn wait(&self, time: Duration) -> Vec<(usize, u64)> {
+        let open = |requests: &[Requests]| -> Vec<(usize, u64)> {
+            let open = requests.iter().enumerate().filter(|(_, requests)| requests.answered < requests.made);
+            open.map(|(partition, requests)| (partition, requests.made)).collect()
+        };
         let mut requests = self.lock();
-        if requests.partitions == 0 {
+        if open(&*requests).is_empty() && !time.is_zero() {
             requests = self.wake.wait_timeout(requests, time).unwrap_or_else(|e| e.into_inner()).0;
         }
-        Taken { partitions: std::mem::take(&mut requests.partitions), made: requests.made }
+        open(&*requests)
     }
 
-    /// The thread: answers requests.
-    pub(crate) fn answer(&self, taken: &Taken, helped: bool) {
+    /// The thread: answers the first `made` requests of a partition.
+    pub(crate) fn answer(&self, partition: usize, made: u64, helped: bool) {
         let mut requests = self.lock();
-        requests.answered = taken.made;
-        requests.helped = helped;
+        (requests[partition].answered, requests[partition].helped) = (made, helped);
         self.answer.notify_all();
     }
 
@@ -324,16 +330,28 @@ mod tests {
         eviction.set_policy(EvictionPolicy::AllkeysRandom);
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| eviction.request(3));
-            let taken = loop {
-                let taken = eviction.wait(Duration::from_secs(1));
-                if taken.partitions != 0 {
-                    break taken;
+            let open = loop {
+                let open = eviction.wait(Duration::from_secs(1));
+                if !open.is_empty() {
+                    break open;
                 }
             };
-            assert_eq!(taken.partitions, 1 << 3);
-            eviction.answer(&taken, true);
+            assert_eq!(open, [(3, 1)]);
+            eviction.answer(3, 1, true);
             assert!(writer.join().unwrap());
+            assert!(eviction.wait(Duration::from_millis(1)).is_empty());
         });
+    }
+
+    #[test]
+    fn another_policy_may_evict_more() {
+        let eviction = Eviction::new();
+        eviction.set_policy(EvictionPolicy::VolatileRandom);
+        eviction.set_exhausted(2, true);
+        assert!(!eviction.may_help(2) && eviction.may_help(1));
+        let before = eviction.generation();
+        eviction.set_policy(EvictionPolicy::AllkeysRandom);
+        assert!(eviction.may_help(2) && eviction.generation() != before);
     }
 
     #[test]

@@ -28,8 +28,8 @@ const UNUSED_PAUSE: Duration = Duration::from_millis(500);
 pub(crate) struct Housekeeping {
     /// By partition: the value of `freed` when there was nothing to reclaim.
     fruitless: HashMap<u32, u64>,
-    /// Time before which the background thread does not search for scarce memory again.
-    next_reclaim: Option<Instant>,
+    /// By partition: time before which the background thread does not search for scarce memory again.
+    next_reclaim: HashMap<u32, Instant>,
     /// By partition: time of the last search for unused slabs, and the number of entries removed by then.
     unused: HashMap<u32, (Instant, u64)>,
 }
@@ -47,14 +47,14 @@ impl Housekeeping {
     }
 
     /// Whether a background round should look for memory again.
-    fn reclaim_is_due(&mut self) -> bool {
-        self.next_reclaim.is_none_or(|at| Instant::now() >= at)
+    fn reclaim_is_due(&self, partition: u32) -> bool {
+        self.next_reclaim.get(&partition).is_none_or(|at| Instant::now() >= *at)
     }
 
     /// Notes the end of a search that has begun at `started`. The next one begins after a pause in proportion to its duration.
-    fn note_reclaim(&mut self, started: Instant) {
+    fn note_reclaim(&mut self, partition: u32, started: Instant) {
         let pause = RECLAIM_PAUSE.max(started.elapsed() * (RECLAIM_TIME_SHARE - 1));
-        self.next_reclaim = Some(Instant::now() + pause);
+        self.next_reclaim.insert(partition, Instant::now() + pause);
     }
 }
 
@@ -165,10 +165,10 @@ impl Engine {
                 more |= self.storage.grow(partition);
             }
             more |= self.collect(partition)?;
-            if self.storage.is_scarce(partition) && housekeeping.reclaim_is_due() {
+            if self.storage.is_scarce(partition) && housekeeping.reclaim_is_due(partition) {
                 let started = Instant::now();
                 self.make_room_locked(partition, housekeeping)?;
-                housekeeping.note_reclaim(started);
+                housekeeping.note_reclaim(partition, started);
             } else if housekeeping.unused_is_due(
                 partition,
                 self.counters().entries_collected,

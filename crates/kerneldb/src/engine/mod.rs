@@ -323,7 +323,8 @@ impl Engine {
                 policy.name()
             )));
         }
-        self.storage.set_usage_kind(kind, self.eviction.usage_factor.load(Ordering::Relaxed));
+        self.storage.set_usage_factor(self.eviction.usage_factor.load(Ordering::Relaxed));
+        self.storage.set_usage_kind(kind);
         self.eviction.set_policy(policy);
         Ok(())
     }
@@ -332,7 +333,7 @@ impl Engine {
     pub(crate) fn set_usage_factor(&self, factor: u32, decay_minutes: u32) {
         self.eviction.usage_factor.store(factor, Ordering::Relaxed);
         self.eviction.decay_minutes.store(decay_minutes, Ordering::Relaxed);
-        self.storage.set_usage_kind(self.eviction.policy().usage_kind(), factor);
+        self.storage.set_usage_factor(factor);
     }
 
     /// Registers a snapshot.

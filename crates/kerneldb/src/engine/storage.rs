@@ -188,8 +188,11 @@ pub(crate) trait Storage: Send + Sync {
     /// The memory of a partition. The search for free memory ends when it has found `enough` bytes.
     fn room(&self, partition: u32, enough: u64) -> Room;
 
-    /// Sets the usage that the operators keep (`KDB_USAGE_*`), and `kdb_arena.usage_factor`.
-    fn set_usage_kind(&self, _kind: u32, _factor: u32) {}
+    /// Sets the usage that the operators keep (`KDB_USAGE_*`).
+    fn set_usage_kind(&self, _kind: u32) {}
+
+    /// Sets `kdb_arena.usage_factor`.
+    fn set_usage_factor(&self, _factor: u32) {}
 
     /// Bytes of the log ring that a transaction writes to.
     fn log_ring_bytes(&self, control: &Control) -> u32 {

@@ -42,8 +42,8 @@ pub(super) fn decay_count(usage: u8, ms: u64, minutes: u32, random: u32) -> u8 {
     if minutes == 0 {
         return usage;
     }
-    let unit = u64::from(minutes) * 60_000;
-    let steps = (ms + ((unit * u64::from(random)) >> 32)) / unit;
+    let unit = u128::from(minutes) * 60_000;
+    let steps = (u128::from(ms) + ((unit * u128::from(random)) >> 32)) / unit;
     usage.saturating_sub(u8::try_from(steps).unwrap_or(u8::MAX))
 }
 
@@ -97,5 +97,6 @@ mod tests {
         assert!((194..=196).contains(&average(1000, 600, 2)));
         assert_eq!(average(1_000_000, 600, 0), 200, "no decay");
         assert_eq!(decay_count(3, 3_600_000, 1, 0), 0);
+        assert_eq!(decay_count(3, u64::MAX, u32::MAX, u32::MAX), 0);
     }
 }

@@ -1,4 +1,7 @@
 //! The thread of eviction: keeps memory free, answers writers, and lets the usage of keys age.
+//!
+//! It works in short slices and takes the partitions in turns, those with a writer that waits first. So a writer waits for a
+//! slice only, a change of the policy takes effect at once, and the thread ends soon.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -23,10 +26,16 @@ use crate::{
 const SHORT_PERIOD: Duration = Duration::from_millis(10);
 /// The same otherwise.
 const LONG_PERIOD: Duration = Duration::from_millis(100);
+/// Part of its time that the thread takes at most for looking at the memory, unless a writer waits.
+const LOOK_TIME_SHARE: u32 = 50;
+/// The longest time of a slice.
+const SLICE: Duration = Duration::from_millis(10);
 /// The usage of a key ages at most this often.
 const AGING_INTERVAL: Duration = Duration::from_millis(100);
-/// Share of a processor that aging may take.
+/// Part of a processor that aging may take.
 const AGING_TIME_SHARE: u32 = 100;
+/// The same while the usage of all keys is set anew.
+const RESET_TIME_SHARE: u32 = 2;
 /// Pieces that are drawn for a sample. Keys that were written together are in the same pieces, so a sample needs many.
 const SAMPLE_PIECES: usize = 64;
 /// Keys of each piece in a sample.
@@ -36,10 +45,10 @@ const LEAST_SHARE: f64 = 1.0 / 64.0;
 /// Bytes that are evicted for a writer without memory: a share of the partition, within bounds.
 const STEP_SHARE: u64 = 64;
 const STEP_BYTES: std::ops::RangeInclusive<u64> = 256 << 10..=4 << 20;
-
-/// After all keys were read and too few could be evicted, the next search begins after a pause: at least this one, and one in
-/// proportion to the time that the search has taken.
-const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
+/// After all keys were read and too few could be evicted, the next search begins after a pause in proportion to the time that the
+/// search has taken, within these bounds.
+const EXHAUSTED_PAUSE: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(100)..=Duration::from_secs(1);
 const EXHAUSTED_PAUSE_FACTOR: u32 = 20;
 
 /// A key that was chosen.
@@ -49,16 +58,39 @@ struct Victim {
     bytes: u64,
 }
 
+/// A search for keys to evict that takes several slices.
+struct Search {
+    began: Instant,
+    /// Keys from this score on are evicted. `None`: it is to be found by a sample.
+    threshold: Option<u8>,
+    /// The share of the memory that the threshold stands for.
+    share: f64,
+    /// Pieces read with this threshold.
+    read: u64,
+}
+
 /// The keys of a partition, and the thread's position in them.
 struct Partition<'db> {
     source: Box<dyn EvictionSource + 'db>,
     /// The next piece from which keys are evicted.
     cursor: u64,
+    search: Option<Search>,
     pending: Pending,
     /// Until this time there is nothing to evict: all keys were read, and the policy allowed too few.
     exhausted_until: Option<Instant>,
     /// When the usage of each piece's keys aged last, in milliseconds since the thread's start.
     aged_ms: Vec<u64>,
+}
+
+/// What a slice has done.
+#[derive(Default)]
+struct Outcome {
+    /// Bytes of the keys that were evicted.
+    evicted: u64,
+    /// Memory is short, or nearly.
+    is_short: bool,
+    /// There is more to do at once.
+    is_unfinished: bool,
 }
 
 /// The state of the thread.
@@ -68,9 +100,17 @@ pub(super) struct Worker<'db> {
     partitions: Vec<Partition<'db>>,
     random: SmallRng,
     started: Instant,
+    /// The policy and its generation.
+    policy: EvictionPolicy,
+    generation: u64,
+    /// Processor time that aging may take now, and when that was computed.
+    aging_credit: Duration,
+    credited: Instant,
     /// The current pass of aging: when it began, and the next partition and piece.
     pass_began: Instant,
     pass_at: (usize, u64),
+    /// The pass gives all keys the usage of a new key.
+    is_reset: bool,
 }
 
 impl<'db> Worker<'db> {
@@ -78,6 +118,7 @@ impl<'db> Worker<'db> {
         let partition = |index| Partition {
             source: db.eviction_source(index),
             cursor: 0,
+            search: None,
             pending: Pending::default(),
             exhausted_until: None,
             aged_ms: Vec::new(),
@@ -89,8 +130,13 @@ impl<'db> Worker<'db> {
             partitions: (0..db.partitions()).map(partition).collect(),
             random: SmallRng::seed_from_u64(seed),
             started: now,
+            policy: EvictionPolicy::NoEviction,
+            generation: db.eviction.generation(),
+            aging_credit: Duration::ZERO,
+            credited: now,
             pass_began: now,
             pass_at: (0, 0),
+            is_reset: false,
         }
     }
 
@@ -98,114 +144,151 @@ impl<'db> Worker<'db> {
         let mut period = LONG_PERIOD;
         while !stop.load(Ordering::Relaxed) {
             let requests = self.db.eviction.wait(period);
-            let cpu_start = thread_time();
-            let outcome = self.round(requests.partitions);
-            if let Err(error) = &outcome {
-                tracing::debug!(%error, "keys were not evicted");
+            let (cpu_start, began) = (thread_time(), Instant::now());
+            self.note_policy();
+            let (mut is_short, mut is_unfinished) = (false, false);
+            for (index, made) in requests {
+                let outcome = self.slice(index, true);
+                self.db.eviction.answer(index, made, outcome.evicted > 0 || outcome.is_unfinished);
+                is_short = true;
             }
-            let (evicted, is_short) = outcome.unwrap_or((0, true));
-            period = if is_short { SHORT_PERIOD } else { LONG_PERIOD };
-            self.db.eviction.answer(&requests, evicted > 0);
-            self.age(period / AGING_TIME_SHARE);
+            for index in 0..self.partitions.len() {
+                let outcome = self.slice(index, false);
+                is_short |= outcome.is_short;
+                is_unfinished |= outcome.is_unfinished;
+            }
+            period = match (is_unfinished, is_short) {
+                (true, _) => Duration::ZERO,
+                (_, true) => SHORT_PERIOD.max(began.elapsed() * LOOK_TIME_SHARE).min(LONG_PERIOD),
+                _ => LONG_PERIOD,
+            };
+            self.age();
             let cpu_ns = (thread_time() - cpu_start).as_nanos() as u64;
             self.db.eviction.cpu_ns.fetch_add(cpu_ns, Ordering::Relaxed);
         }
     }
 
-    /// Evicts keys where memory is short, or a writer has asked for it. Returns the bytes of the evicted keys, and whether memory
-    /// is or was nearly short.
-    fn round(&mut self, requests: u64) -> Result<(u64, bool)> {
-        let policy = self.db.eviction.policy();
-        if policy == EvictionPolicy::NoEviction {
-            return Ok((0, false));
-        }
-        if self.db.eviction.take_reset() {
-            self.reset_usage(policy);
-        }
-        let (mut evicted, mut is_short) = (0, false);
-        for index in 0..self.partitions.len() {
-            if self.partitions[index].exhausted_until.is_some_and(|until| Instant::now() < until) {
-                is_short = true;
-                continue;
+    /// Begins anew if the policy has changed.
+    fn note_policy(&mut self) {
+        let eviction = &self.db.eviction;
+        let generation = eviction.generation();
+        if generation != self.generation {
+            self.generation = generation;
+            for (index, partition) in self.partitions.iter_mut().enumerate() {
+                (partition.search, partition.exhausted_until) = (None, None);
+                eviction.set_exhausted(index as u32, false);
             }
-            self.partitions[index].pending.settle(self.db.released_ts());
-            let pending = self.partitions[index].pending.bytes();
-            let total = self.db.room(index as u32, 0).total;
-            let wanted = total / EVICTION_FREE_SHARE;
-            let free = self.db.room(index as u32, 2 * wanted).free;
-            is_short |= free < 2 * wanted;
-            let requested = if requests >> index & 1 != 0 {
-                (total / STEP_SHARE).clamp(*STEP_BYTES.start(), *STEP_BYTES.end()).saturating_sub(pending)
-            } else {
-                0
-            };
-            let shortage = wanted.saturating_sub(free + pending);
-            let bytes = if shortage == 0 && requested > 0 {
-                // There is memory, but not of the size that the writer needs.
-                self.empty_pieces(index, policy, requested)?
-            } else {
-                let goal = shortage.max(requested);
-                if goal == 0 { 0 } else { self.evict(index, policy, goal, total)? }
-            };
-            if bytes > 0 {
-                self.db.collect_garbage(index as u32)?;
-            }
-            evicted += bytes;
         }
-        Ok((evicted, is_short))
+        self.policy = eviction.policy();
+        if eviction.take_reset() {
+            (self.is_reset, self.pass_at) = (true, (0, 0));
+        }
     }
 
-    /// Evicts keys that take about `goal` bytes together, in the order of the policy. Returns the bytes of those that it
-    /// evicted, which are fewer if the policy allows no more.
-    fn evict(&mut self, index: usize, policy: EvictionPolicy, goal: u64, total: u64) -> Result<u64> {
-        let mut share = (goal as f64 / total as f64).clamp(LEAST_SHARE, 1.0);
-        let (mut evicted, started) = (0, Instant::now());
-        loop {
-            let threshold = if share < 1.0 { self.sample(index, policy)?.threshold(share) } else { 0 };
-            evicted += self.pass(index, policy, threshold, goal - evicted)?;
-            if evicted >= goal {
-                self.db.eviction.set_exhausted(index as u32, false);
-                return Ok(evicted);
+    /// Evicts keys of a partition if memory is short there, or a writer has asked for it.
+    fn slice(&mut self, index: usize, requested: bool) -> Outcome {
+        let mut outcome = Outcome::default();
+        if self.policy == EvictionPolicy::NoEviction {
+            return outcome;
+        }
+        if self.is_exhausted(index) {
+            return Outcome { is_short: true, ..outcome };
+        }
+        if let Err(error) = self.try_slice(index, requested, &mut outcome) {
+            tracing::debug!(%error, "some keys were not evicted");
+        }
+        if outcome.evicted > 0
+            && let Err(error) = self.db.collect_garbage(index as u32)
+        {
+            tracing::debug!(%error, "the memory of evicted keys is not free yet");
+        }
+        outcome
+    }
+
+    fn is_exhausted(&self, index: usize) -> bool {
+        self.partitions[index].exhausted_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    fn try_slice(&mut self, index: usize, requested: bool, outcome: &mut Outcome) -> Result<()> {
+        let (db, partition) = (self.db, index as u32);
+        if self.partitions[index].pending.bytes() > 0 {
+            let released = db.released_ts();
+            db.collect_garbage(partition)?;
+            self.partitions[index].pending.settle(released);
+        }
+        let pending = self.partitions[index].pending.bytes();
+        let total = db.room(partition, 0).total;
+        let wanted = total / EVICTION_FREE_SHARE;
+        let free = db.room(partition, 2 * wanted).free;
+        outcome.is_short = free < 2 * wanted;
+        let step = (total / STEP_SHARE).clamp(*STEP_BYTES.start(), *STEP_BYTES.end());
+        let for_writer = if requested { step.saturating_sub(pending) } else { 0 };
+        let shortage = wanted.saturating_sub(free + pending);
+        if shortage == 0 && for_writer > 0 {
+            // There is memory, but not of the size that the writer needs.
+            self.empty_pieces(index, for_writer, &mut outcome.evicted)?;
+            if outcome.evicted > 0 {
+                return Ok(());
             }
-            if share >= 1.0 {
-                let pause = EXHAUSTED_PAUSE.max(started.elapsed() * EXHAUSTED_PAUSE_FACTOR);
+        }
+        let goal = shortage.max(for_writer).min(step);
+        if goal == 0 {
+            self.partitions[index].search = None;
+            db.eviction.set_exhausted(partition, false);
+            return Ok(());
+        }
+        outcome.is_unfinished = !self.evict(index, goal, total, &mut outcome.evicted)? || shortage > goal;
+        outcome.is_unfinished &= !self.is_exhausted(index);
+        Ok(())
+    }
+
+    /// Evicts keys that take about `goal` bytes together, in the order of the policy, and adds their bytes to `evicted`. Returns
+    /// whether it is done: it has reached the goal, or has found that the policy allows no more. Otherwise the time is up.
+    fn evict(&mut self, index: usize, goal: u64, total: u64, evicted: &mut u64) -> Result<bool> {
+        let deadline = Instant::now() + SLICE;
+        let share = (goal as f64 / total as f64).clamp(LEAST_SHARE, 1.0);
+        let fresh = Search { began: Instant::now(), threshold: None, share, read: 0 };
+        let mut search = self.partitions[index].search.take().unwrap_or(fresh);
+        loop {
+            let threshold = match search.threshold {
+                Some(threshold) => threshold,
+                None if search.share >= 1.0 => 0,
+                None => self.sample(index)?.threshold(search.share),
+            };
+            search.threshold = Some(threshold);
+            while search.read < self.partitions[index].source.pieces() {
+                if *evicted >= goal {
+                    self.db.eviction.set_exhausted(index as u32, false);
+                    return Ok(true);
+                }
+                if self.db.eviction.generation() != self.generation {
+                    return Ok(true);
+                }
+                if Instant::now() >= deadline {
+                    self.partitions[index].search = Some(search);
+                    return Ok(false);
+                }
+                let pieces = self.partitions[index].source.pieces();
+                let piece = self.partitions[index].cursor % pieces;
+                let (victims, next) = self.choose(index, piece, threshold)?;
+                *evicted += self.evict_keys(index, &victims, goal - *evicted)?;
+                search.read += next - piece;
+                self.partitions[index].cursor = next;
+            }
+            if search.share >= 1.0 {
+                let pause = (search.began.elapsed() * EXHAUSTED_PAUSE_FACTOR)
+                    .clamp(*EXHAUSTED_PAUSE.start(), *EXHAUSTED_PAUSE.end());
                 self.partitions[index].exhausted_until = Some(Instant::now() + pause);
                 self.db.eviction.set_exhausted(index as u32, true);
-                return Ok(evicted);
+                return Ok(true);
             }
-            share = (2.0 * share).min(1.0);
+            search = Search { share: (2.0 * search.share).min(1.0), threshold: None, read: 0, ..search };
         }
-    }
-
-    /// Evicts keys from a score on, until they have taken `goal` bytes, or until all pieces were read once.
-    fn pass(&mut self, index: usize, policy: EvictionPolicy, threshold: u8, goal: u64) -> Result<u64> {
-        let (mut evicted, mut read) = (0, 0);
-        while evicted < goal && read < self.partitions[index].source.pieces() {
-            let pieces = self.partitions[index].source.pieces();
-            let piece = self.partitions[index].cursor % pieces;
-            let (victims, next) = self.choose(index, piece, policy, threshold)?;
-            for victim in &victims {
-                if evicted >= goal {
-                    // The rest of this piece is for the next pass.
-                    return Ok(evicted);
-                }
-                evicted += self.evict_key(index, victim)?;
-            }
-            read += next - piece;
-            self.partitions[index].cursor = next;
-        }
-        Ok(evicted)
     }
 
     /// The keys of a piece with at least this score, and the piece that follows.
-    fn choose(
-        &mut self,
-        index: usize,
-        piece: u64,
-        policy: EvictionPolicy,
-        threshold: u8,
-    ) -> Result<(Vec<Victim>, u64)> {
-        let now_ms = unix_ms();
+    fn choose(&mut self, index: usize, piece: u64, threshold: u8) -> Result<(Vec<Victim>, u64)> {
+        let (now_ms, policy) = (unix_ms(), self.policy);
         let (mut victims, random) = (Vec::new(), &mut self.random);
         let next = self.partitions[index].source.read(piece, &mut |candidate: Candidate, copy_key| {
             let score = score(policy, &candidate, now_ms, random.random());
@@ -218,27 +301,45 @@ impl<'db> Worker<'db> {
         Ok((victims, next))
     }
 
-    /// Evicts a key; returns its bytes, or 0 if it has changed or is in use.
-    fn evict_key(&mut self, index: usize, victim: &Victim) -> Result<u64> {
-        let db = self.db;
-        let closed = db.expiry.pause();
-        if *closed {
-            return Err(Error::Busy);
-        }
-        match self.session.evict(&victim.key, victim.commit_ts) {
-            Ok(Written::Done { commit_ts }) => {
-                db.eviction.evicted.fetch_add(1, Ordering::Relaxed);
-                self.partitions[index].pending.add(commit_ts, victim.bytes);
-                Ok(victim.bytes)
+    /// Evicts keys until they have taken `goal` bytes. Returns the bytes. Keys that have changed or are in use stay.
+    fn evict_keys(&mut self, index: usize, victims: &[Victim], goal: u64) -> Result<u64> {
+        let (mut evicted, mut newest_ts, mut error) = (0, 0, None);
+        for victim in victims {
+            if evicted >= goal {
+                break;
             }
-            Ok(Written::ConditionFailed) | Err(Error::Conflict | Error::NoVersion | Error::NoMemory) => Ok(0),
-            Err(error) => Err(error),
+            match self.evict_key(victim) {
+                Ok(Written::Done { commit_ts }) => {
+                    self.db.eviction.evicted.fetch_add(1, Ordering::Relaxed);
+                    (evicted, newest_ts) = (evicted + victim.bytes, commit_ts);
+                }
+                Ok(Written::ConditionFailed) | Err(Error::Conflict | Error::NoVersion | Error::NoMemory) => {}
+                Err(cause) => {
+                    error = Some(cause);
+                    break;
+                }
+            }
+        }
+        if evicted > 0 {
+            self.partitions[index].pending.add(newest_ts, evicted);
+        }
+        match error {
+            Some(error) if evicted == 0 => Err(error),
+            _ => Ok(evicted),
         }
     }
 
+    fn evict_key(&self, victim: &Victim) -> Result<Written> {
+        let closed = self.db.expiry.pause();
+        if *closed {
+            return Err(Error::Busy);
+        }
+        self.session.evict(&victim.key, victim.commit_ts)
+    }
+
     /// Reads some keys of random pieces.
-    fn sample(&mut self, index: usize, policy: EvictionPolicy) -> Result<Sample> {
-        let now_ms = unix_ms();
+    fn sample(&mut self, index: usize) -> Result<Sample> {
+        let (now_ms, policy) = (unix_ms(), self.policy);
         let mut sample = Sample::new();
         for piece in self.draw_pieces(index) {
             let random = &mut self.random;
@@ -269,9 +370,10 @@ impl<'db> Worker<'db> {
         drawn
     }
 
-    /// Evicts all keys of some pieces, so that their memory can serve keys and values of any size. Returns the bytes of the keys.
-    fn empty_pieces(&mut self, index: usize, policy: EvictionPolicy, goal: u64) -> Result<u64> {
-        let now_ms = unix_ms();
+    /// Evicts all keys of some pieces, so that their memory can serve keys and values of any size. Adds the bytes of the keys to
+    /// `evicted`.
+    fn empty_pieces(&mut self, index: usize, goal: u64, evicted: &mut u64) -> Result<()> {
+        let (now_ms, policy) = (unix_ms(), self.policy);
         let mut costs = Vec::new();
         for piece in self.draw_pieces(index) {
             let (mut cost, mut stays, random) = (0, false, &mut self.random);
@@ -290,43 +392,47 @@ impl<'db> Worker<'db> {
         }
         costs.sort_unstable();
         costs.dedup();
-        let (mut evicted, mut emptied) = (0, 0);
+        let mut emptied = 0;
         for (_, piece) in costs {
             if emptied >= goal {
                 break;
             }
-            for victim in self.choose(index, piece, policy, 0)?.0 {
-                evicted += self.evict_key(index, &victim)?;
-            }
+            let victims = self.choose(index, piece, 0)?.0;
+            *evicted += self.evict_keys(index, &victims, u64::MAX)?;
             emptied += u64::from(KDB_SLAB_BYTES);
         }
-        Ok(evicted)
+        Ok(())
     }
 
     fn now_ms(&self) -> u64 {
         self.started.elapsed().as_millis() as u64
     }
 
-    /// Lets the usage of some keys age, within a budget of processor time.
-    fn age(&mut self, budget: Duration) {
-        let eviction = &self.db.eviction;
-        let kind = eviction.policy().usage_kind();
+    /// Lets the usage of some keys age, or sets it anew, within a part of a processor.
+    fn age(&mut self) {
+        let kind = self.policy.usage_kind();
+        let share = if self.is_reset { RESET_TIME_SHARE } else { AGING_TIME_SHARE };
+        let now = Instant::now();
+        self.aging_credit = (self.aging_credit + (now - self.credited) / share).min(LONG_PERIOD / share);
+        self.credited = now;
         if !matches!(kind, KDB_USAGE_IDLE | KDB_USAGE_COUNT) {
+            self.is_reset = false;
             return;
         }
         if self.pass_at == (0, 0) {
-            if self.pass_began.elapsed() < AGING_INTERVAL {
+            if self.pass_began.elapsed() < AGING_INTERVAL && !self.is_reset {
                 return;
             }
-            self.pass_began = Instant::now();
+            self.pass_began = now;
         }
-        let minutes = eviction.decay_minutes.load(Ordering::Relaxed);
-        let (cpu_start, now_ms) = (thread_time(), self.now_ms());
-        while thread_time() - cpu_start < budget {
+        let minutes = self.db.eviction.decay_minutes.load(Ordering::Relaxed);
+        let new = if kind == KDB_USAGE_COUNT { usage::NEW_COUNT } else { 0 };
+        let (cpu_start, now_ms, is_reset) = (thread_time(), self.now_ms(), self.is_reset);
+        while thread_time() - cpu_start < self.aging_credit {
             let (index, piece) = self.pass_at;
             let Some(partition) = self.partitions.get_mut(index) else {
-                self.pass_at = (0, 0);
-                return;
+                (self.pass_at, self.is_reset) = ((0, 0), false);
+                break;
             };
             if piece >= partition.source.pieces() {
                 self.pass_at = (index + 1, 0);
@@ -338,21 +444,12 @@ impl<'db> Worker<'db> {
             let ms = now_ms - std::mem::replace(&mut partition.aged_ms[piece as usize], now_ms);
             let random = &mut self.random;
             partition.source.update_usage(piece, &mut |before| match kind {
+                _ if is_reset => new,
                 KDB_USAGE_IDLE => usage::grow_idle(before, ms, random.random()),
                 _ => usage::decay_count(before, ms, minutes, random.random()),
             });
             self.pass_at = (index, piece + 1);
         }
-    }
-
-    /// Gives all keys the usage of a new key.
-    fn reset_usage(&mut self, policy: EvictionPolicy) {
-        let new = if policy.usage_kind() == KDB_USAGE_COUNT { usage::NEW_COUNT } else { 0 };
-        let now_ms = self.now_ms();
-        for partition in &mut self.partitions {
-            let pieces = partition.source.pieces();
-            (0..pieces).for_each(|piece| partition.source.update_usage(piece, &mut |_| new));
-            partition.aged_ms = vec![now_ms; pieces as usize];
-        }
+        self.aging_credit = self.aging_credit.saturating_sub(thread_time() - cpu_start);
     }
 }

@@ -416,14 +416,25 @@ impl Session {
         self.write(KDB_OP_DEL_AUTO, key, &io)
     }
 
+    /// The same for the active expiry: one attempt, which does not wait for memory. Older versions that a snapshot needs can make the
+    /// deletion take some.
+    pub(crate) fn try_delete_expired(&self, key: &[u8]) -> Result<Written> {
+        self.try_delete(key, KDB_IO_IF_EXPIRED, 0)
+    }
+
     /// Deletes a key in order to free memory, as a transaction of its own, if its newest commit is that of `commit_ts`. It does not
     /// wait for memory, because that may wait for the caller.
     pub(crate) fn evict(&self, key: &[u8], commit_ts: u64) -> Result<Written> {
+        self.try_delete(key, KDB_IO_UNCHANGED, commit_ts)
+    }
+
+    /// One attempt at deleting a key under a condition, `KDB_IO_*`.
+    fn try_delete(&self, key: &[u8], flags: u32, commit_ts: u64) -> Result<Written> {
         let mut io = Io::claim(&self.db);
         io.key(key)?;
         // SAFETY: the buffer is claimed.
         unsafe {
-            (*io.ptr()).flags = KDB_IO_UNCHANGED;
+            (*io.ptr()).flags = flags;
             (*io.ptr()).commit_ts = commit_ts;
         }
         match self.run(KDB_OP_DEL_AUTO, self.db.control.partition_of(key), io.index)? {

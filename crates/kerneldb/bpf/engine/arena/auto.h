@@ -173,7 +173,7 @@ static __always_inline int auto_lock_once(struct kdb_io *io, __u32 flags, __u32 
 			return LOCK_AGAIN;
 		if (pos.chain == CHAIN_TOO_LONG)
 			return KDB_ERR_CHAIN;
-		if (flags & (KDB_IO_IF_PRESENT | KDB_IO_IF_EXPIRED))
+		if (flags & (KDB_IO_IF_PRESENT | KDB_IO_IF_EXPIRED | KDB_IO_UNCHANGED))
 			return KDB_NOT_FOUND;
 		if (pos.chain == CHAIN_FULL)
 			return KDB_ERR_CHAIN;
@@ -288,8 +288,7 @@ __noinline int auto_commit(struct kdb_io *io, struct kdb_write *w, __u32 flags)
 		wal_complete(&w->rec);
 	}
 	io->commit_ts = ts;
-	if (scan.newest != NO_SLOT)
-		usage_note(entry);
+	usage_write(entry, scan.newest == NO_SLOT);
 	account(state, io->klen, old_block, old_len, w->block, w->len);
 	if (w->block && !scan.others && !READ_ONCE(state->active_snapshots)) {
 		/* The common case: at most one older version, which no snapshot needs. */
@@ -377,12 +376,13 @@ __noinline int kdb_set_auto(struct kdb_ctx *ctx, struct kdb_io *io)
 	return auto_write(ctx, io, 0, 0);
 }
 
-/* DELETE (auto-commit): OK, key not found, Error; with KDB_IO_IF_EXPIRED, also KDB_MISMATCH. */
+/* DELETE (auto-commit): OK, key not found, Error; with KDB_IO_IF_EXPIRED and KDB_IO_UNCHANGED, which also delete a key whose expiry
+ * has passed, KDB_MISMATCH as well. */
 __noinline int kdb_del_auto(struct kdb_ctx *ctx, struct kdb_io *io)
 {
 	if (!io)
 		return KDB_ERR_STATE;
-	return auto_write(ctx, io, 1, io->flags & KDB_IO_IF_EXPIRED ? 0 : KDB_IO_IF_PRESENT);
+	return auto_write(ctx, io, 1, io->flags & (KDB_IO_IF_EXPIRED | KDB_IO_UNCHANGED) ? 0 : KDB_IO_IF_PRESENT);
 }
 
 /* Compare-and-set (auto-commit): OK, key not found, KDB_MISMATCH, Error. */

@@ -191,7 +191,7 @@ static long auto_step(__u32 i, struct attempt *attempt)
 
 	if (status == HM_ABSENT) {
 		status = KDB_NOT_FOUND;
-		if (!(attempt->flags & (KDB_IO_IF_PRESENT | KDB_IO_IF_EXPIRED)))
+		if (!(attempt->flags & (KDB_IO_IF_PRESENT | KDB_IO_IF_EXPIRED | KDB_IO_UNCHANGED)))
 			status = hm_create(attempt->ctx, attempt->io);
 		if (status)
 			goto out;
@@ -321,12 +321,13 @@ __noinline int kdb_set_auto(struct kdb_ctx *ctx, struct kdb_io *io)
 	return auto_write(ctx, io, 0, 0);
 }
 
-/* DELETE (auto-commit): OK, key not found, Error; with KDB_IO_IF_EXPIRED, also KDB_MISMATCH. */
+/* DELETE (auto-commit): OK, key not found, Error; with KDB_IO_IF_EXPIRED and KDB_IO_UNCHANGED, which also delete a key whose expiry
+ * has passed, KDB_MISMATCH as well. */
 __noinline int kdb_del_auto(struct kdb_ctx *ctx, struct kdb_io *io)
 {
 	if (!io)
 		return KDB_ERR_STATE;
-	return auto_write(ctx, io, 1, io->flags & KDB_IO_IF_EXPIRED ? 0 : KDB_IO_IF_PRESENT);
+	return auto_write(ctx, io, 1, io->flags & (KDB_IO_IF_EXPIRED | KDB_IO_UNCHANGED) ? 0 : KDB_IO_IF_PRESENT);
 }
 
 /* Compare-and-set (auto-commit): OK, key not found, KDB_MISMATCH, Error. */

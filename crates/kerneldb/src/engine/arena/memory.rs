@@ -72,11 +72,15 @@ impl Partition {
     }
 
     /// Sets the usage of keys that the operators keep.
-    pub(super) fn set_usage_kind(&self, kind: u32, factor: u32) {
-        self.super_word(offset_of!(kdb_arena, usage_factor)).store(factor.into(), Ordering::Relaxed);
+    pub(super) fn set_usage_kind(&self, kind: u32) {
         let at = u64::from(KDB_SUPER_OFF) + offset_of!(kdb_arena, usage_kind) as u64;
         // SAFETY: in bounds (checked by `at`), aligned and mapped as long as `self`; every access is atomic.
         unsafe { AtomicU32::from_ptr(self.arena.at(at)) }.store(kind, Ordering::Release);
+    }
+
+    /// Sets how rarely accesses of keys that are used often count.
+    pub(super) fn set_usage_factor(&self, factor: u32) {
+        self.super_word(offset_of!(kdb_arena, usage_factor)).store(factor.into(), Ordering::Relaxed);
     }
 
     /// Number of index entries, including deleted ones that were not collected yet.

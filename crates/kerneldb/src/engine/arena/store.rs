@@ -218,8 +218,12 @@ impl Storage for ArenaStore {
         self.partition(partition).room(enough)
     }
 
-    fn set_usage_kind(&self, kind: u32, factor: u32) {
-        self.partitions.iter().for_each(|partition| partition.set_usage_kind(kind, factor));
+    fn set_usage_kind(&self, kind: u32) {
+        self.partitions.iter().for_each(|partition| partition.set_usage_kind(kind));
+    }
+
+    fn set_usage_factor(&self, factor: u32) {
+        self.partitions.iter().for_each(|partition| partition.set_usage_factor(factor));
     }
 
     fn log<'db>(&'db self, control: &'db Control) -> Box<dyn LogRings + 'db> {
