@@ -61,15 +61,16 @@ fn set<S: Operators, V: Services>(
     let options = match core.pending {
         // The task that this request has started knows them.
         Some(_) => core.server.settings.database_options(),
-        None => match core.server.settings.change(pairs)? {
+        None => match core
+            .server
+            .settings
+            .change(pairs, |password| core.server.acl.set_default_password(password))?
+        {
             Some(_) if ctx.store.in_transaction() => {
                 return Err("ERR an option of the database cannot be set inside a transaction".into());
             }
             Some(options) => options,
             None => {
-                if pairs.iter().any(|(name, _)| name.eq_ignore_ascii_case(b"requirepass")) {
-                    core.server.apply_password();
-                }
                 ctx.services.settings_changed();
                 ctx.out.ok();
                 return Ok(Step::Done);

@@ -53,7 +53,7 @@ impl ServerState {
         let now = unix_time();
         let run_id = rand::random::<[u8; 20]>().iter().map(|byte| format!("{byte:02x}")).collect();
         let acl = Acl::default();
-        acl.set_default_password(startup.password.as_bytes());
+        acl.set_default_password(startup.password.as_bytes()).expect("one user is below the limits");
         Arc::new(ServerState {
             clients: Clients::default(),
             acl,
@@ -93,9 +93,9 @@ impl ServerState {
         self.acl.text()
     }
 
-    /// Gives the user `default` the password in the settings.
-    pub fn apply_password(&self) {
-        self.acl.set_default_password(&self.settings.password());
+    /// Gives the user `default` the password in the settings. The error is that of a limit; the user keeps its password then.
+    pub fn apply_password(&self) -> std::result::Result<(), String> {
+        self.acl.set_default_password(&self.settings.password())
     }
 }
 

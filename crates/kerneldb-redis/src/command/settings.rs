@@ -626,8 +626,13 @@ impl Settings {
     }
 
     /// Changes several parameters, or none of them. Returns the options with which the database has to be rebuilt, if it has to; they
-    /// become visible by [`Settings::set_database_options`]. The error is the reply's text.
-    pub(super) fn change(&self, pairs: &[(&[u8], &[u8])]) -> Result<Option<DatabaseOptions>, String> {
+    /// become visible by [`Settings::set_database_options`]. `set_password` gives the user `default` another password. The error is the
+    /// reply's text.
+    pub(super) fn change(
+        &self,
+        pairs: &[(&[u8], &[u8])],
+        set_password: impl Fn(&[u8]) -> Result<(), String>,
+    ) -> Result<Option<DatabaseOptions>, String> {
         let find = |name: &[u8]| PARAMETERS.iter().find(|p| name.eq_ignore_ascii_case(p.name.as_bytes()));
         let failed = |name: &str, why: &str| {
             Err(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"))
@@ -648,8 +653,12 @@ impl Settings {
         }
         let present = self.database_options();
         let mut options = present;
-        // Whether there is a log decides which values `appendfsync` can have.
-        parameters.sort_by_key(|(parameter, _)| parameter.name == "appendfsync");
+        // Whether there is a log decides which values `appendfsync` can have. The password comes last, because nothing restores it.
+        parameters.sort_by_key(|(parameter, _)| match parameter.name {
+            "requirepass" => 2,
+            "appendfsync" => 1,
+            _ => 0,
+        });
         for (parameter, value) in &parameters {
             if let Change::Rebuild(set) = parameter.change
                 && let Err(why) = set(&mut options, value)
@@ -675,12 +684,16 @@ impl Settings {
                 _ if before.as_bytes().eq_ignore_ascii_case(value) => continue,
                 _ => |_, _| Err("can only be set when the server starts"),
             };
-            if let Err(why) = set(self, value) {
+            let done = match *name {
+                "requirepass" => set_password(value),
+                _ => Ok(()),
+            };
+            if let Err(why) = done.and_then(|()| set(self, value).map_err(str::to_owned)) {
                 for (set, before) in undo {
                     // A value that was read from the parameter is always accepted again.
                     let _ = set(self, before.as_bytes());
                 }
-                return failed(name, why);
+                return failed(name, &why);
             }
             undo.push((set, before));
         }

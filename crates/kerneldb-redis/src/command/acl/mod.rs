@@ -314,13 +314,14 @@ impl Acl {
         Ok(Change { restricts, removed: Vec::new() })
     }
 
-    /// Sets the password of the user `default`, as `requirepass` does; an empty one means none.
-    pub(super) fn set_default_password(&self, password: &[u8]) {
+    /// Sets the password of the user `default`, as `requirepass` does; an empty one means none. The error says that the users would exceed a
+    /// limit; the user keeps its password then.
+    pub(super) fn set_default_password(&self, password: &[u8]) -> Result<(), String> {
         let rule = [b">", password].concat();
         let rules: [&[u8]; 2] = [b"resetpass", if password.is_empty() { b"nopass" } else { &rule }];
-        if let Err(error) = self.set_user(DEFAULT_USER, rules.into_iter(), false) {
-            tracing::error!(error = %String::from_utf8_lossy(&error), "the user default keeps its password");
-        }
+        let changed = self.set_user(DEFAULT_USER, rules.into_iter(), false);
+        // The rules have no mistake. The text of an error about a rule would have the password.
+        changed.map(drop).map_err(|_| format!("the rules of all users have at most {ACL_BYTES_MAX} bytes"))
     }
 
     /// Deletes users. Returns how many there were. The error is the reply; nobody is deleted then.

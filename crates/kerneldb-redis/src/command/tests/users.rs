@@ -164,6 +164,34 @@ fn scripts_ask_for_rights() {
 }
 
 #[test]
+fn a_password_past_the_limit_of_all_users_is_refused() {
+    let mut c = one();
+    // Users with long patterns fill the limit, but for a few bytes.
+    let pattern = "x".repeat(100_000);
+    let fill = |c: &mut Client, user: &str, bytes: usize| {
+        c.connection.feed(&encode(&["ACL", "SETUSER", user, &format!("~{}", &pattern[..bytes])]));
+        c.finish();
+        c.take()
+    };
+    let refused = "-ERR the rules of all users have at most 1048576 bytes\r\n";
+    let mut user = 0;
+    for bytes in [100_000, 1000, 10] {
+        while fill(&mut c, &format!("u{user}"), bytes) == "+OK\r\n" {
+            user += 1;
+        }
+        assert_eq!(fill(&mut c, "u", bytes), refused);
+    }
+    let reply = c.send("CONFIG SET requirepass secret timeout 7");
+    assert!(reply.contains("argument 'requirepass') - the rules of all users"), "{reply}");
+    assert_eq!(c.send("CONFIG GET requirepass"), "*2\r\n$11\r\nrequirepass\r\n$0\r\n\r\n");
+    assert_eq!(c.send("CONFIG GET timeout"), "*2\r\n$7\r\ntimeout\r\n$1\r\n0\r\n");
+    c.send("ACL DELUSER u0");
+    assert_eq!(c.send("CONFIG SET requirepass secret timeout 7"), "+OK\r\n");
+    assert_eq!(c.send("CONFIG GET timeout"), "*2\r\n$7\r\ntimeout\r\n$1\r\n7\r\n");
+    assert!(c.send("AUTH wrong").starts_with("-WRONGPASS"));
+}
+
+#[test]
 fn passwords_are_generated() {
     let mut c = one();
     for (bits, digits) in [("", 64), ("5", 2), ("1", 1), ("4096", 1024)] {

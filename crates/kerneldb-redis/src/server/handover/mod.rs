@@ -221,10 +221,11 @@ impl CarriedState {
     /// Sets the parameters that clients have changed, and keeps their scripts and functions. The database has its options already.
     pub(super) fn set_again(&self, server: &ServerState) {
         server.settings.change_again(self.changed());
-        server.apply_password();
-        if let Some(users) = &self.users
-            && let Err(error) = server.load_users(users, "the users of the program before")
-        {
+        let restored = match &self.users {
+            Some(users) => server.load_users(users, "the users of the program before"),
+            None => self.set_password_again(server),
+        };
+        if let Err(error) = restored {
             tracing::error!(error, "nobody can do anything: start the server again");
             let locked = server.load_users(b"user default off", "no users");
             locked.expect("the line has no mistake");
@@ -237,6 +238,14 @@ impl CarriedState {
         if let Some(Err(error)) = self.functions.as_ref().map(|payload| server.functions.restore(payload)) {
             tracing::error!(error, "the libraries of functions were lost at the upgrade");
         }
+    }
+
+    /// Sets the password that clients of a program without users have changed. Otherwise, the user `default` keeps the one of the start or of
+    /// the ACL file. The absence of a password does not override the ACL file.
+    fn set_password_again(&self, server: &ServerState) -> std::result::Result<(), String> {
+        let changed = self.changed().find(|(name, _)| *name == "requirepass");
+        let sets = |password: &[u8]| !password.is_empty() || server.settings.acl_file().is_none();
+        if changed.is_some_and(|(_, password)| sets(password)) { server.apply_password() } else { Ok(()) }
     }
 
     /// Loads libraries, unless others of these names are loaded.
@@ -263,6 +272,34 @@ mod tests {
     use bedplate_kerneldb::HandlerCounts;
 
     use super::*;
+
+    #[test]
+    fn a_program_without_users_leaves_the_users_of_the_file() {
+        let file = b"user default on >x ~* +@all\nuser low on >y\n";
+        let continued = |acl_file: Option<&str>, password: &str, changed: Option<&str>| {
+            let startup = Startup {
+                acl_file: acl_file.map(Into::into),
+                password: password.into(),
+                ..Startup::default()
+            };
+            let server = ServerState::new(startup);
+            if acl_file.is_some() {
+                server.load_users(file, "f").unwrap();
+            }
+            let changed = changed.map(|value| ("requirepass".into(), ByteBuf::from(value)));
+            let state = CarriedState { changed: changed.into_iter().collect(), ..CarriedState::default() };
+            let before = server.users_text();
+            state.set_again(&server);
+            (before == server.users_text(), String::from_utf8(server.users_text()).unwrap())
+        };
+        assert!(continued(Some("f"), "", None).0);
+        assert!(continued(Some("f"), "", Some("")).0);
+        let (is_unchanged, users) = continued(Some("f"), "", Some("z"));
+        assert!(!is_unchanged && !users.contains("nopass"), "{users}");
+        assert!(continued(None, "p", None).0);
+        let (_, users) = continued(None, "p", Some(""));
+        assert!(users.starts_with("user default on nopass "), "{users}");
+    }
 
     fn file() -> OwnedFd {
         tempfile::tempfile().unwrap().into()
