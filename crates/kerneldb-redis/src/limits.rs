@@ -182,10 +182,10 @@ pub const USER_PASSWORDS_MAX: usize = 64;
 /// Patterns of keys and channels, first arguments and selectors of a user together. One more is an error of the rule.
 pub const USER_RULES_MAX: usize = 1024;
 
-/// Bytes of the users as an ACL file. More are an error of ACL SETUSER, and of an ACL file.
+/// Bytes of the users as an ACL file. More are an error of ACL SETUSER, of CONFIG SET requirepass, and of an ACL file.
 pub const ACL_BYTES_MAX: usize = 1 << 20;
 
-/// Bytes of a name in an entry of ACL LOG: of the command, the key or the user. A longer one is cut.
+/// Bytes of a text in an entry of ACL LOG: of the command or key, the user, and the client as in CLIENT LIST. A longer one is cut.
 pub const ACL_LOG_NAME_BYTES_MAX: usize = 1024;
 
 /// Most entries of ACL LOG, and so the largest value of `acllog-max-len`. With more entries, the oldest are forgotten.

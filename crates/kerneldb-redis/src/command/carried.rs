@@ -15,6 +15,7 @@ use super::monitor;
 use super::multi::{CarriedWatch, Multi};
 use super::request::{PendingCommand, ReplyMode};
 use super::services::{AdminTaskTicket, Services};
+use super::users;
 use crate::resp::{Protocol, Writer};
 use bedplate_kerneldb::Durability;
 
@@ -193,7 +194,7 @@ impl Connection {
         }
         if !is_unknown {
             connection.parser.feed(&carried.input);
-            if carried.monitor {
+            if carried.monitor && users::may_monitor(&connection.core.user) {
                 monitor::start(&connection.core);
             }
         }

@@ -29,6 +29,13 @@ pub(super) fn shown<'a>(cmd: Cmd, args: Args<'a>) -> Vec<&'a [u8]> {
             }
         }
         Cmd::Config if is(args.get(1), "set") => {
+            let is_secret = |word: &&[u8]| SECRET_PARAMETERS.iter().any(|name| is(word, name));
+            // Without pairs, any word may be a password.
+            if shown.len() % 2 == 1
+                && let Some(at) = shown[2..].iter().position(is_secret)
+            {
+                shown[at + 3..].fill(REDACTED);
+            }
             for i in (2..shown.len()).step_by(2) {
                 if i + 1 < shown.len() && SECRET_PARAMETERS.iter().any(|name| is(shown[i], name)) {
                     shown[i + 1] = REDACTED;
@@ -37,6 +44,14 @@ pub(super) fn shown<'a>(cmd: Cmd, args: Args<'a>) -> Vec<&'a [u8]> {
         }
         Cmd::Acl if ["setuser", "deluser", "getuser"].iter().any(|name| is(args.get(1), name)) => {
             shown[2..].fill(REDACTED);
+        }
+        Cmd::Acl if is(args.get(1), "dryrun") && shown.len() > 3 => shown[3..].fill(REDACTED),
+        Cmd::Command
+            if shown.len() > 3
+                && ["getkeys", "getkeysandflags"].iter().any(|name| is(shown[1], name))
+                && ["auth", "hello", "acl", "config"].iter().any(|name| is(shown[2], name)) =>
+        {
+            shown[3..].fill(REDACTED);
         }
         _ => {}
     }
@@ -65,6 +80,17 @@ mod tests {
             ),
             ("config set timeout requirepass 1 2", "config set timeout requirepass 1 2"),
             ("config set timeout 1 requirepass", "config set timeout 1 requirepass"),
+            ("config set timeout requirepass p", "config set timeout requirepass (redacted)"),
+            ("config set requirepass p x", "config set requirepass (redacted) (redacted)"),
+            ("acl dryrun u", "acl dryrun u"),
+            ("acl dryrun u auth u p", "acl dryrun u (redacted) (redacted) (redacted)"),
+            ("command getkeys AUTH u p", "command getkeys AUTH (redacted) (redacted)"),
+            (
+                "command GETKEYSANDFLAGS hello 3 auth u p",
+                "command GETKEYSANDFLAGS hello (redacted) (redacted) (redacted) (redacted)",
+            ),
+            ("command getkeys get auth", "command getkeys get auth"),
+            ("command", "command"),
             ("config get requirepass p", "config get requirepass p"),
             ("acl setuser u on >p", "acl setuser (redacted) (redacted) (redacted)"),
             ("ACL getuser u", "ACL getuser (redacted)"),

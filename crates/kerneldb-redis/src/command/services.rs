@@ -93,6 +93,16 @@ impl ServerState {
         self.acl.text()
     }
 
+    /// Whether the next program can read [`ServerState::users_text`].
+    pub fn check_users(&self) -> std::result::Result<(), String> {
+        self.acl.check_text(self.settings.opens_channels())
+    }
+
+    /// Whether everybody can act as the user `default` without a password.
+    pub fn is_open(&self) -> bool {
+        self.acl.default_user().is_open()
+    }
+
     /// Gives the user `default` the password in the settings. The error is that of a limit; the user keeps its password then.
     pub fn apply_password(&self) -> std::result::Result<(), String> {
         self.acl.set_default_password(&self.settings.password())

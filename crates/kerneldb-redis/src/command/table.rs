@@ -136,7 +136,7 @@ static ACL: &[Spec] = &[
 #[rustfmt::skip]
 static BEDPLATE: &[Spec] = &[
     sub("checkpoint", 2, ADMIN|NOSCRIPT, (0, 0, 0), LOOK, "admin slow dangerous", "0.1.0"),
-    sub("durability", -2, NOSCRIPT, (0, 0, 0), LOOK, "slow connection", "0.1.0"),
+    sub("durability", -2, ADMIN|NOSCRIPT, (0, 0, 0), LOOK, "admin slow dangerous", "0.1.0"),
     sub("help", 2, LOADING|STALE, (0, 0, 0), LOOK, "slow", "0.1.0"),
     sub("stats", 2, LOADING|STALE, (0, 0, 0), LOOK, "slow", "0.1.0"),
     sub("upgrade", 2, ADMIN|NOSCRIPT|NO_MULTI, (0, 0, 0), LOOK, "admin slow dangerous", "0.1.0"),

@@ -1,6 +1,7 @@
 //! ACL and its subcommands.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use rand::Rng;
 
@@ -9,6 +10,7 @@ use super::acl::{self, Account, Change, Context, Denied, LogEntry, Request, User
 use super::admin::prepared_admin_task;
 use super::exec::{Ctx, NOT_INTEGER, Run, is};
 use super::introspect::help;
+use super::monitor;
 use super::operators::Operators;
 use super::request::{Core, Step};
 use super::services::{AdminTask, Services};
@@ -98,18 +100,35 @@ pub(super) fn run<S: Operators, V: Services>(
     Ok(Step::Done)
 }
 
-/// Lets a change take effect on connections. This one, if its user is deleted, is closed after the reply.
+/// Lets a change take effect on connections. This one, if its user is deleted, is closed after the reply. Monitors whose users have lost the
+/// right to MONITOR are closed; this one only ends to be a monitor.
 fn apply<S: Operators, V: Services>(core: &Core, ctx: &Ctx<'_, S, V>, change: Change) {
     let clients = &core.server.clients;
     for client in clients.list() {
+        if client.id == core.client.id {
+            continue;
+        }
         let is_removed = |account: &Arc<Account>| client.has_user(account);
-        if client.id != core.client.id && change.removed.iter().any(is_removed) {
+        let user = client.text().user.clone().filter(|_| client.state.monitor.load(Relaxed));
+        if change.removed.iter().any(is_removed) || user.is_some_and(|user| !may_monitor(&user)) {
+            // It gets no further line, whenever it is closed.
+            core.server.monitors.remove(client.id);
             clients.kill(client.id);
         }
+    }
+    if core.is_monitor() && !may_monitor(&core.user) {
+        monitor::end(core);
+        ctx.services.pauses_changed();
     }
     if change.restricts {
         ctx.services.rights_changed();
     }
+}
+
+/// Whether a user may see the commands of all clients.
+pub(super) fn may_monitor(account: &Account) -> bool {
+    let request: OwnedArgs = ["monitor"].into_iter().collect();
+    spec::resolve(request.args()).is_ok_and(|resolved| account.check(resolved, request.args()).is_ok())
 }
 
 fn wrong_count(subcommand: &str) -> Fail {
@@ -252,11 +271,14 @@ impl Core {
         !self.authenticated && !self.server.acl.default_user().is_open()
     }
 
-    /// Lets the connection act for a user.
+    /// Lets the connection act for a user. It is no longer a monitor if the user may not be one; the event loop tells the kernel.
     pub fn become_user(&mut self, user: Arc<Account>, authenticated: bool) {
         self.client.text().user = Some(Arc::clone(&user));
         self.user = user;
         self.authenticated = authenticated;
+        if self.is_monitor() && !may_monitor(&self.user) {
+            monitor::end(self);
+        }
     }
 
     /// Checks the rights of the connection's user for a request, and notes a refusal in the log. Every request of a client passes here: at

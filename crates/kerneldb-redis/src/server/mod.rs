@@ -52,7 +52,7 @@ mod verify;
 mod wake;
 mod workers;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -369,10 +369,21 @@ impl Preparation {
         if let Some((_, state, _)) = &self.handover {
             state.set_again(&server);
         }
+        if is_open_to_others(&server, addr.ip()) {
+            tracing::warn!(
+                %addr,
+                "everybody who can reach this address can do what the user default may, without a password: set one"
+            );
+        }
         let backend = Arc::new(Backend::new(data, maps, server, &config)?);
         backend.settings_changed();
         Ok(Parts { config, listener, kernel, wake, counters, backend, handover: self.handover })
     }
+}
+
+/// Whether other machines may reach a server that asks for no password.
+fn is_open_to_others(server: &ServerState, address: IpAddr) -> bool {
+    server.is_open() && !address.is_loopback()
 }
 
 /// Loads the ACL file, if there is one. The error names the file and each bad line.
@@ -485,6 +496,27 @@ impl Drop for ServerHandle {
         self.wake.stop();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_without_a_password_is_open_to_other_machines() {
+        for (users, is_open) in [
+            ("", true),
+            ("user low on >x +get ~*", true),
+            ("user default on nopass +get ~*", true),
+            ("user default on >x +@all ~*", false),
+            ("user default off nopass\nuser low on nopass", false),
+        ] {
+            let server = ServerState::new(Startup::default());
+            server.load_users(users.as_bytes(), "f").unwrap();
+            assert_eq!(is_open_to_others(&server, "0.0.0.0".parse().unwrap()), is_open, "{users}");
+            assert!(!is_open_to_others(&server, "127.0.0.1".parse().unwrap()));
         }
     }
 }

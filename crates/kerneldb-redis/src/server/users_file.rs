@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use crate::limits::ACL_BYTES_MAX;
@@ -27,7 +27,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Writes the file in the place of the one before, with the same permissions. It is on disk when the function returns. After a crash or an
+/// Writes the file in the place of the one before, with the same owner and permissions. It is on disk when the function returns. After a crash or an
 /// error, it is the old one or the new one.
 pub(super) fn write(path: &Path, text: &[u8]) -> Result<()> {
     let failed = |error| Error::io(format!("cannot write the ACL file {}", path.display()), error);
@@ -40,13 +40,23 @@ pub(super) fn write(path: &Path, text: &[u8]) -> Result<()> {
     let mut partial = path.clone().into_os_string();
     partial.push(".partial");
     let replace = || {
-        let mode = fs::metadata(&path).map_or(MODE, |present| present.permissions().mode() & 0o777);
+        let present = fs::metadata(&path).ok();
+        let mode = present.as_ref().map_or(MODE, |present| present.permissions().mode() & 0o777);
         match fs::remove_file(&partial) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
         let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(&partial)?;
         file.write_all(text)?;
+        if let Some(present) = &present {
+            // A process without privileges may not give files away, and only to its own groups.
+            for (user, group) in [(Some(present.uid()), None), (None, Some(present.gid()))] {
+                match fchown(&file, user, group) {
+                    Err(error) if error.kind() != io::ErrorKind::PermissionDenied => return Err(error),
+                    _ => {}
+                }
+            }
+        }
         file.set_permissions(Permissions::from_mode(mode))?;
         file.sync_all()?;
         fs::rename(&partial, &path)?;
@@ -60,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_replaced_with_its_permissions() {
+    fn a_file_is_replaced_with_its_owner_and_permissions() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("users.acl");
         assert!(read(&path).unwrap_err().to_string().contains("users.acl"));
@@ -71,6 +81,16 @@ mod tests {
         fs::write(folder.path().join("users.acl.partial"), "rest of a write that a crash has ended").unwrap();
         write(&path, b"two").unwrap();
         assert_eq!((read(&path).unwrap(), mode()), (b"two".to_vec(), 0o640));
+        // Only root may give files away; another user keeps the file.
+        let owner = || {
+            let present = fs::metadata(&path).unwrap();
+            (present.uid(), present.gid())
+        };
+        let given = std::os::unix::fs::chown(&path, Some(1), Some(2));
+        let before = owner();
+        assert_eq!(given.is_ok(), before == (1, 2));
+        write(&path, b"two").unwrap();
+        assert_eq!((owner(), mode()), (before, 0o640));
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
         write(&link, b"three").unwrap();

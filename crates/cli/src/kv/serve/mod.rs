@@ -102,9 +102,6 @@ fn prepare(
         Batching::Never => error.into(),
         _ => hinted(error.to_string(), "grant CAP_SYS_NICE, or leave --batch-workers out"),
     })?;
-    if config.password.is_empty() && config.acl_file.is_none() && !config.bind.ip().is_loopback() {
-        tracing::warn!(bind = %config.bind, "everybody who can reach this address can read and write everything: set a password");
-    }
     let stops = Stops::catch()?;
     let (config, address) = (config.clone(), config.bind);
     let in_use = |error| in_use(error, address);

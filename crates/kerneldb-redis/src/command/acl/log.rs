@@ -42,6 +42,10 @@ pub(in crate::command) struct LogEntry {
     pub(in crate::command) client: String,
 }
 
+fn cut(text: &[u8]) -> &[u8] {
+    &text[..text.len().min(ACL_LOG_NAME_BYTES_MAX)]
+}
+
 /// The entries, the newest first.
 #[derive(Debug, Default)]
 pub(super) struct Log {
@@ -51,8 +55,11 @@ pub(super) struct Log {
 impl Log {
     /// Adds an entry, or counts it in one of the same kind. At most `limit` entries stay: the newest.
     pub(super) fn add(&mut self, mut entry: LogEntry, limit: usize) {
-        entry.object.truncate(ACL_LOG_NAME_BYTES_MAX);
-        entry.user.truncate(ACL_LOG_NAME_BYTES_MAX);
+        // A copy has no room for the rest, which `truncate` would keep.
+        entry.object = cut(&entry.object).to_vec();
+        entry.user = cut(&entry.user).to_vec();
+        // It has names that the client has chosen.
+        entry.client = String::from_utf8_lossy(cut(entry.client.as_bytes())).as_ref().into();
         let is_same = |other: &LogEntry| {
             other.reason == entry.reason
                 && other.context == entry.context
@@ -112,6 +119,12 @@ mod tests {
         }
         // The cut names are equal.
         assert_eq!(log.newest(9).len(), 1);
+        let long = "x".repeat(100 * ACL_LOG_NAME_BYTES_MAX);
+        let user = long.clone().into_bytes();
+        log.add(LogEntry { user, client: long.clone(), ..entry(&long, 0) }, 9);
+        let kept = &log.entries[0];
+        let capacities = [kept.object.capacity(), kept.user.capacity(), kept.client.capacity()];
+        assert_eq!(capacities, [ACL_LOG_NAME_BYTES_MAX; 3]);
     }
 
     #[test]

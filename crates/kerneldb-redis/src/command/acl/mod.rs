@@ -260,6 +260,14 @@ impl Acl {
         self.lines().into_iter().flat_map(|line| [line, b"\n".to_vec()].concat()).collect()
     }
 
+    /// Checks that a file with all users makes the same users.
+    pub(super) fn check_text(&self, all_channels: bool) -> Result<(), String> {
+        let text = self.text();
+        let users = file::parse(&text, "the users", all_channels)?;
+        let again = users.iter().flat_map(|(name, user)| [line(name, user), b"\n".to_vec()].concat());
+        if again.eq(text) { Ok(()) } else { Err("a user cannot be written to a file".into()) }
+    }
+
     /// The user that a client becomes with a name and a password.
     pub(super) fn authenticate(&self, name: &[u8], password: &[u8]) -> Option<Arc<Account>> {
         let account = self.get(name);
@@ -280,7 +288,8 @@ impl Acl {
         rules: impl Iterator<Item = &'a [u8]>,
         all_channels: bool,
     ) -> Result<Change, Vec<u8>> {
-        if has_spaces(name) {
+        // In a file, an empty name would be read as the first rule.
+        if name.is_empty() || has_spaces(name) {
             return Err(b"ERR Usernames can't contain spaces or null characters".to_vec());
         }
         let rules = merge_selectors(rules).map_err(|word| {

@@ -40,6 +40,7 @@ fn commands_are_allowed_by_name_subcommand_category_and_first_argument() {
         ("+@all -client|kill", "client id", "client kill a"),
         ("+set (+get ~x)", "get x", "get y"),
         ("+@all ~a", "eval x 1 a", "eval x 2 a b"),
+        ("+@connection", "ping", "bedplate durability off"),
     ] {
         assert_eq!(check(&user(rules), allowed), Ok(()), "{rules}: {allowed}");
         assert!(check(&user(rules), denied).is_err(), "{rules}: {denied}");
@@ -330,5 +331,22 @@ proptest! {
             }
             Err(_) => prop_assert_eq!(acl.text(), before),
         }
+    }
+}
+
+#[test]
+fn a_user_that_a_file_cannot_have_is_found() {
+    let acl = Acl::default();
+    let refused = acl.set_user(b"", [&b"on"[..]].into_iter(), false).unwrap_err();
+    assert_eq!(text(&refused), "ERR Usernames can't contain spaces or null characters");
+    for rules in ["on nopass ~* +@all", "reset off (+get ~x) resetchannels &a %R~b"] {
+        acl.set_user(b"u", rules.split(' ').map(str::as_bytes), true).unwrap();
+        assert_eq!(acl.check_text(true), Ok(()));
+    }
+    for name in [&b""[..], b"a b", b"a\nuser b"] {
+        let account = Account::new(name, user("on nopass ~* +@all"));
+        acl.write().insert(name.to_vec(), Entry { account, bytes: 0 });
+        assert!(acl.check_text(true).is_err(), "{name:?}");
+        acl.write().remove(name);
     }
 }

@@ -62,6 +62,41 @@ fn the_connections_of_a_deleted_user_are_closed() {
 }
 
 #[test]
+fn a_monitor_ends_when_its_user_may_not_be_one() {
+    let model = Model::new(Startup::default());
+    let (mut admin, mut other, mut changed) = (Client::new(&model), Client::new(&model), Client::new(&model));
+    admin.send("ACL SETUSER u on nopass +@all ~*");
+    admin.send("ACL SETUSER low on nopass +get +acl ~*");
+    for client in [&mut other, &mut changed] {
+        client.send("AUTH u x");
+        assert_eq!(client.send("MONITOR"), "+OK\r\n");
+    }
+    // AUTH as a user without the right.
+    assert_eq!(changed.send("AUTH low x"), "+OK\r\n");
+    admin.send("SET a 1");
+    changed.process();
+    assert_eq!(changed.take(), "");
+    assert_eq!(changed.send("GET a"), "$1\r\n1\r\n");
+    other.process();
+    assert!(other.take().contains("\"SET\" \"a\" \"1\""));
+    // The users of others.
+    admin.send("ACL SETUSER u -get");
+    assert_eq!(other.process(), Next::NeedInput);
+    admin.send("ACL SETUSER u -monitor");
+    admin.send("SET a secret");
+    assert_eq!(other.process(), Next::Close);
+    assert!(!other.take().contains("secret"));
+    // The own user.
+    changed.send("AUTH default x");
+    assert_eq!(changed.send("MONITOR"), "+OK\r\n");
+    changed.send("ACL SETUSER default -monitor");
+    changed.take();
+    admin.send("SET a secret");
+    changed.process();
+    assert_eq!(changed.take(), "");
+}
+
+#[test]
 fn refusals_are_logged_with_their_contexts() {
     let model = Model::new(Startup::default());
     let (mut admin, mut c) = (Client::new(&model), Client::new(&model));

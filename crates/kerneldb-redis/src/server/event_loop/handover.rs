@@ -104,6 +104,9 @@ impl EventLoop {
     /// client's reply; nothing has changed then.
     fn prepare_handover(&self) -> std::result::Result<Prepared, String> {
         let reply = |error: Error| format!("ERR {error}");
+        // The next program could let nobody in otherwise.
+        let checked = self.backend.server().check_users();
+        checked.map_err(|error| format!("ERR the next program cannot read the users: {error}"))?;
         self.backend.database().wait_for_programs().map_err(reply)?;
         let store = self.backend.store().ok_or(NO_STORE)?;
         store.prepare_rebuild(store.config()).map_err(reply)?;
