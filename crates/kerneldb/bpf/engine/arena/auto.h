@@ -288,7 +288,8 @@ __noinline int auto_commit(struct kdb_io *io, struct kdb_write *w, __u32 flags)
 		wal_complete(&w->rec);
 	}
 	io->commit_ts = ts;
-	usage_write(entry, scan.newest == NO_SLOT);
+	if (scan.newest != NO_SLOT)
+		usage_note(entry);
 	account(state, io->klen, old_block, old_len, w->block, w->len);
 	if (w->block && !scan.others && !READ_ONCE(state->active_snapshots)) {
 		/* The common case: at most one older version, which no snapshot needs. */

@@ -174,7 +174,8 @@ __noinline int tx_install(struct kdb_ctx *ctx, struct kdb_io *io, __u32 index, s
 	v->len = w->len;
 	barrier();
 	STORE(&v->ts, marker_of(ctx));
-	usage_write(l->entry, slot == NO_SLOT);
+	if (slot != NO_SLOT)
+		usage_note(l->entry);
 	l->slot = scan.free + 1;
 	return KDB_OK;
 }

@@ -44,13 +44,4 @@ static __always_inline void usage_note(__u32 entry)
 		usage_change(entry);
 }
 
-/* Notes a write to the key of an entry. `is_new`: the key did not exist, and its entry may have served it before. */
-static __always_inline void usage_write(__u32 entry, int is_new)
-{
-	if (is_new)
-		STORE(&entry_at(entry)->usage, usage_of_new());
-	else
-		usage_note(entry);
-}
-
 #endif
