@@ -146,6 +146,10 @@ pub(crate) const LONG_TRANSACTION_BYTES: usize = bedplate_kerneldb::limits::LOG_
 /// Request bytes that the event loop reads from one connection and executes before it serves the next one.
 pub(crate) const TURN_READ_BYTES: usize = 16 << 10;
 
+/// The event loop executes the requests of one connection for at most this long before it looks at other connections, and always one
+/// request.
+pub(crate) const REQUESTS_TIME: Duration = Duration::from_millis(250);
+
 /// Time for which connections with more requests are served before the event loop looks for events again.
 pub(crate) const TURN_TIME: Duration = Duration::from_millis(2);
 

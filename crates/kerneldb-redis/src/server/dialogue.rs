@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::backend::Backend;
 use super::table::ConnMode;
 use crate::command::{AdminTaskTicket, CarriedConnection, Connection, Next, Peer, Services};
-use crate::limits::TURN_TIME;
+use crate::limits::REQUESTS_TIME;
 use bedplate_kerneldb::{Durability, Error, Result, Session};
 
 /// The state of a dialogue that another process continues.
@@ -137,7 +137,7 @@ impl Dialogue {
     /// Executes complete requests, for the time of a turn, and appends the replies that may leave to `out`.
     pub(super) fn process(&mut self, out: &mut Vec<u8>) -> Next {
         let session = self.session.as_mut().expect("the event loop rebuilds the database between requests");
-        self.connection.process(session, &*self.backend, out, Some(Instant::now() + TURN_TIME))
+        self.connection.process(session, &*self.backend, out, Some(Instant::now() + REQUESTS_TIME))
     }
 
     /// Appends replies that the kernel has made, behind all so far.
