@@ -13,6 +13,9 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/bedplate/clients
 # A Go that is too old says so, instead of downloading another one.
 export GOTOOLCHAIN=local
 
+# Seconds after which a language is given up: a network that drops packets would stop the set-up.
+limit=300
+
 say() { printf 'setup: %s\n' "$*"; }
 have() { command -v "$1" >/dev/null 2>&1; }
 
@@ -66,21 +69,21 @@ fetch_python() {
   for python in python3 /usr/bin/python3; do
     "$python" -m pip --version >/dev/null 2>&1 && break
   done
-  "$python" -m pip install --quiet --disable-pip-version-check --no-input --no-deps --no-compile --root-user-action ignore \
+  timeout "$limit" "$python" -m pip install --retries 2 --timeout 20 --quiet --disable-pip-version-check --no-input --no-deps --no-compile --root-user-action ignore \
     --only-binary :all: --require-hashes --target "$1/packages" --requirement "$1/requirements.txt"
 }
 
 fetch_node() {
-  npm ci --prefix "$1" --silent --ignore-scripts --no-audit --no-fund --no-update-notifier
+  timeout "$limit" npm ci --fetch-retries 1 --prefix "$1" --silent --ignore-scripts --no-audit --no-fund --no-update-notifier
 }
 
 fetch_go() {
   # The first compilation of the libraries takes long. It is done here, so that the tests compile their program only.
-  (cd "$programs/go" && GOFLAGS=-modcacherw GOMODCACHE=$cache/go-modules GOCACHE=$cache/go-build go build -o /dev/null .)
+  (cd "$programs/go" && GOFLAGS=-modcacherw GOMODCACHE=$cache/go-modules GOCACHE=$cache/go-build timeout "$limit" go build -o /dev/null .)
 }
 
 fetch_java() {
-  mvn --quiet --batch-mode --log-file "$1/log" --strict-checksums --file "$1/pom.xml" \
+  timeout "$limit" mvn --quiet --batch-mode --log-file "$1/log" --strict-checksums --file "$1/pom.xml" \
     dependency:copy-dependencies -DoutputDirectory="$1/jars" || { cat "$1/log"; return 1; }
   # Maven compares with the checksums that its registry has; these are our own.
   (cd "$1/jars" && sha256sum --quiet --check ../jars.sha256)

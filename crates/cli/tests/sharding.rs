@@ -143,7 +143,8 @@ impl Drop for Proxy {
 fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
-        let port = 20_000 + (std::process::id() + NEXT.fetch_add(1, Relaxed)) % 12_000;
+        // Processes whose numbers are near each other begin far from each other.
+        let port = 20_000 + (std::process::id() * 97 + NEXT.fetch_add(1, Relaxed)) % 12_000;
         if TcpListener::bind(("127.0.0.1", port as u16)).is_ok() {
             return port as u16;
         }

@@ -36,11 +36,14 @@ pub const LINE_BYTES_MAX: usize = 64 << 10;
 pub const ADMIN_TASKS_WAITING: usize = 64;
 
 /// Product of the lengths of two values of which LCS returns the longest common subsequence. A larger one is an error, as in Redis with its
-/// default configuration. The event loop serves nobody else meanwhile.
+/// default configuration. The event loop serves nobody else meanwhile, so the products of all LCS in one EXEC together have the same limit.
 pub const LCS_CELLS_MAX: u64 = 1 << 27;
 
 /// Bytes of the commands that a monitor has not received yet (MONITOR). A monitor with more is closed.
 pub const MONITOR_BACKLOG_BYTES_MAX: usize = 8 << 20;
+
+/// Bytes of the commands that all monitors together have not received yet. With more, the monitor with the most bytes is closed.
+pub const MONITORS_BACKLOG_BYTES_MAX: usize = 64 << 20;
 
 /// Seconds with long commands that LATENCY HISTORY has of each event, as in Redis. One more, and the oldest is forgotten.
 pub const LATENCY_SAMPLES_MAX: usize = 160;
@@ -142,6 +145,10 @@ pub(crate) const LONG_TRANSACTION_BYTES: usize = bedplate_kerneldb::limits::LOG_
 
 /// Request bytes that the event loop reads from one connection and executes before it serves the next one.
 pub(crate) const TURN_READ_BYTES: usize = 16 << 10;
+
+/// The event loop executes the requests of one connection for at most this long before it looks at other connections, and always one
+/// request.
+pub(crate) const REQUESTS_TIME: Duration = Duration::from_millis(250);
 
 /// Time for which connections with more requests are served before the event loop looks for events again.
 pub(crate) const TURN_TIME: Duration = Duration::from_millis(2);

@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::clients::{Client, Peer};
 use super::exec::{Ctx, Unfinished};
@@ -27,7 +27,7 @@ use bedplate_kerneldb::Durability;
 pub enum Next {
     /// Feed more input.
     NeedInput,
-    /// Send the replies, because they exceed the limit.
+    /// Send the replies and call again, because they exceed the limit, or because the time is up.
     FlushOutput,
     /// Wait this long, and call again also without input. Nothing was answered out of order.
     RetryAfter(Duration),
@@ -188,15 +188,16 @@ impl Connection {
         self.hold(ts, mark, services, out);
     }
 
-    /// Runs requests and appends replies to `out` until something is needed.
+    /// Runs requests and appends replies to `out` until something is needed. After `deadline` it runs no further request.
     pub fn process<S: Operators, V: Services>(
         &mut self,
         store: &mut S,
         services: &V,
         out: &mut Vec<u8>,
+        deadline: Option<Instant>,
     ) -> Next {
         let before = out.len();
-        let next = self.run(store, services, out);
+        let next = self.run(store, services, out, deadline);
         let state = &self.core.client.state;
         self.core.server.counters.output_bytes.fetch_add((out.len() - before) as u64, Relaxed);
         state.pending_output.store(out.len() as u64, Relaxed);
@@ -207,7 +208,13 @@ impl Connection {
         next
     }
 
-    fn run<S: Operators, V: Services>(&mut self, store: &mut S, services: &V, out: &mut Vec<u8>) -> Next {
+    fn run<S: Operators, V: Services>(
+        &mut self,
+        store: &mut S,
+        services: &V,
+        out: &mut Vec<u8>,
+        deadline: Option<Instant>,
+    ) -> Next {
         if !self.core.durability_applied && !store.in_transaction() {
             store.set_durability(self.core.durability);
             self.core.durability_applied = true;
@@ -217,7 +224,9 @@ impl Connection {
             self.release(services, out);
             if self.core.is_monitor() && self.active(out).len() < self.core.server.settings.output_limit() {
                 let server = Arc::clone(&self.core.server);
+                let mark = self.active(out).len();
                 server.monitors.take(self.core.client.id, self.active(out));
+                self.hold(0, mark, services, out);
             }
             if self.core.client.killed() {
                 return Next::Close;
@@ -242,14 +251,21 @@ impl Connection {
                 Err(error) => {
                     self.closing = true;
                     let message = format!("ERR {error}");
+                    let mark = self.active(out).len();
                     Writer::new(self.active(out), Protocol::Resp2).error(message.as_bytes());
+                    self.hold(0, mark, services, out);
                     Counters::add(&self.core.server.counters.errors);
                     self.core.server.counters.errors_by_code.note(message.as_bytes());
                     continue;
                 }
             }
             match self.request(store, services, out) {
-                Step::Done => self.parser.consume(),
+                Step::Done => {
+                    self.parser.consume();
+                    if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                        return Next::FlushOutput;
+                    }
+                }
                 Step::Again(pause) => return Next::RetryAfter(pause),
                 Step::Close => {
                     self.parser.consume();
@@ -283,6 +299,7 @@ impl Connection {
             now_ms,
             commit_ts: 0,
             unfinished: &mut self.unfinished,
+            lcs_cells: 0,
         };
         let step = core.request(&mut ctx, self.parser.args());
         let revealed_ts = ctx.commit_ts.max(ctx.store.take_observed_ts()).max(self.revealed_ts);

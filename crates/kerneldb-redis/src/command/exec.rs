@@ -56,6 +56,9 @@ pub(super) struct Ctx<'a, S, V> {
     pub commit_ts: u64,
     /// The work of earlier attempts of the same request, which must not be done again.
     pub unfinished: &'a mut Unfinished,
+    /// Products of lengths that LCS has worked through so far, for all commands of the request; see
+    /// [`LCS_CELLS_MAX`](crate::limits::LCS_CELLS_MAX).
+    pub lcs_cells: u64,
 }
 
 impl<S: Operators, V: Services> Ctx<'_, S, V> {

@@ -1,11 +1,11 @@
 //! LATENCY: the commands of the event loop that have taken long, as events, and the distribution of the times of all of them.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::fmt::Write;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::exec::{Ctx, Run, is};
+use super::exec::{Ctx, Run};
 use super::introspect::help;
 use super::operators::Operators;
 use super::request::Core;
@@ -107,11 +107,12 @@ pub(super) fn run<S: Operators, V: Services>(
             out.integer(count);
         }),
         "histogram" => {
+            let named: HashSet<Vec<u8>> = args.from(2).map(<[u8]>::to_ascii_lowercase).collect();
             let chosen = |found: &Spec, parent: &Spec| {
+                let full_name = spec::full_name(Some(parent), found);
                 args.len() == 2
-                    || args
-                        .from(2)
-                        .any(|arg| is(arg, parent.name) || is(arg, &spec::full_name(Some(parent), found)))
+                    || named.contains(parent.name.as_bytes())
+                    || named.contains(full_name.as_bytes())
             };
             let found = core.server.counters.calls.histograms(chosen);
             out.map(found.len());

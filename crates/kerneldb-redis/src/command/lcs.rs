@@ -51,7 +51,8 @@ pub(super) fn run<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: Args
     let [a, b] = [1, 2].map(|at| ctx.get(args.get(at)).map(|value| value.map_or_else(Vec::new, |v| v.data)));
     let (a, b) = (a?, b?);
     let options = Options::parse(args)?;
-    if a.len() as u64 * b.len() as u64 > LCS_CELLS_MAX {
+    ctx.lcs_cells += a.len() as u64 * b.len() as u64;
+    if ctx.lcs_cells > LCS_CELLS_MAX {
         return Err(TOO_LONG.into());
     }
     if options.length {

@@ -1,7 +1,7 @@
 //! MONITOR: connections that see every command of all clients.
 //!
 //! A command becomes a line, which each monitor gets behind the replies that it has so far. The lines wait here until the event loop sends
-//! them. A monitor that does not read fast enough is closed.
+//! them. A monitor for which too many bytes wait is closed.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -13,7 +13,7 @@ use super::exec::{Ctx, Run};
 use super::operators::Operators;
 use super::request::Core;
 use super::services::Services;
-use crate::limits::MONITOR_BACKLOG_BYTES_MAX;
+use crate::limits::{MONITOR_BACKLOG_BYTES_MAX, MONITORS_BACKLOG_BYTES_MAX};
 
 /// The monitors of a server. The lock is held for a copy of lines.
 #[derive(Debug, Default)]
@@ -52,7 +52,7 @@ impl Monitors {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a connection, which is none yet.
+    /// Adds a connection that is not a monitor yet.
     pub(super) fn add(&self, id: u64) {
         let mut list = self.list();
         list.push(Monitor { id, backlog: Vec::new() });
@@ -74,15 +74,22 @@ impl Monitors {
                 lines.filter(|lines| monitor.backlog.len() + lines.len() <= MONITOR_BACKLOG_BYTES_MAX);
             match lines {
                 Some(lines) => monitor.backlog.extend_from_slice(lines),
-                None => {
-                    tracing::warn!(client = monitor.id, "closing: a monitor does not read fast enough");
-                    clients.kill(monitor.id);
-                }
+                None => Self::close(monitor.id, clients),
             }
             lines.is_some()
         });
+        while list.iter().map(|monitor| monitor.backlog.len()).sum::<usize>() > MONITORS_BACKLOG_BYTES_MAX {
+            let longest =
+                (0..list.len()).max_by_key(|at| list[*at].backlog.len()).expect("there is a monitor");
+            Self::close(list.swap_remove(longest).id, clients);
+        }
         self.count.store(list.len(), Relaxed);
         self.has_news.store(true, Relaxed);
+    }
+
+    fn close(id: u64, clients: &Clients) {
+        tracing::warn!(client = id, "closing: too many bytes of commands wait for a monitor");
+        clients.kill(id);
     }
 
     /// Appends the lines of a monitor to its output.
@@ -137,7 +144,7 @@ pub(super) fn start(core: &Core) {
     core.server.monitors.add(core.client.id);
 }
 
-/// Ends it, and returns whether the connection was a monitor. Then the caller tells the kernel.
+/// Makes a connection an ordinary one again. Returns whether it was a monitor; then the caller tells the kernel.
 pub(super) fn end(core: &Core) -> bool {
     let was_monitor = core.client.state.monitor.swap(false, Relaxed);
     if was_monitor {

@@ -10,7 +10,7 @@ use super::clients::Client;
 use super::monitor;
 use super::redact;
 use super::services::{ServerState, unix_time};
-use super::slowlog::Entry;
+use super::slowlog::{self, Entry};
 use super::spec::{Resolved, flags};
 use crate::limits::MONITOR_BACKLOG_BYTES_MAX;
 use crate::resp::Args;
@@ -54,7 +54,7 @@ impl Observed {
         let is_slow = server.settings.slow_log_threshold().is_some_and(|threshold| took >= threshold);
         if is_slow && !resolved.spec.has(flags::SKIP_SLOWLOG) {
             let shown = redact::shown(resolved.cmd, args);
-            let (addr, name) = (client.peer.addr.clone(), client.text().name.clone());
+            let (addr, name) = (client.peer.addr.clone(), slowlog::shorten_name(&client.text().name));
             let took_us = took.as_micros() as u64;
             self.slow.push_back(Entry::new(unix_time().as_secs(), took_us, &shown, addr, name));
             if self.slow.len() > server.settings.slow_log_length_max() {

@@ -51,6 +51,11 @@ fn shorten(arg: &[u8]) -> Vec<u8> {
     }
 }
 
+/// The name of a client as an entry keeps it.
+pub(super) fn shorten_name(name: &str) -> String {
+    String::from_utf8_lossy(&shorten(name.as_bytes())).into_owned()
+}
+
 /// The slow log of a server: its newest entries.
 #[derive(Debug, Default)]
 pub struct SlowLog(Mutex<State>);

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
 use super::backend::Backend;
 use super::table::ConnMode;
 use crate::command::{AdminTaskTicket, CarriedConnection, Connection, Next, Peer, Services};
+use crate::limits::REQUESTS_TIME;
 use bedplate_kerneldb::{Durability, Error, Result, Session};
 
 /// The state of a dialogue that another process continues.
@@ -132,10 +134,10 @@ impl Dialogue {
         self.connection.wants_input()
     }
 
-    /// Executes the complete requests and appends the replies that may leave to `out`.
+    /// Executes complete requests, for the time of a turn, and appends the replies that may leave to `out`.
     pub(super) fn process(&mut self, out: &mut Vec<u8>) -> Next {
         let session = self.session.as_mut().expect("the event loop rebuilds the database between requests");
-        self.connection.process(session, &*self.backend, out)
+        self.connection.process(session, &*self.backend, out, Some(Instant::now() + REQUESTS_TIME))
     }
 
     /// Appends replies that the kernel has made, behind all so far.

@@ -427,7 +427,7 @@ impl EventLoop {
         for index in 0..self.clients.len() as u32 {
             let Some(client) = self.clients[index as usize].as_ref() else { continue };
             let slot = self.table.conn(index);
-            // It has killed itself. It ends when its reply is sent, unless it does not read it.
+            // A client that has killed itself ends when its reply is sent. This one does not read the reply.
             if client.killed() && !client.runnable {
                 self.close(index, "killed by itself");
                 continue;

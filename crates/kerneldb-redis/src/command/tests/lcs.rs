@@ -16,8 +16,13 @@ fn lcs_refuses_values_that_are_too_long_together() {
         client.send("LCS b a IDX MINMATCHLEN 100000"),
         format!("*4\r\n$7\r\nmatches\r\n*0\r\n$3\r\nlen\r\n:{}\r\n", lengths[1])
     );
+    let too_long = "-ERR String too long for LCS: the product of both lengths exceeds 134217728\r\n";
+    client.send("SET one x");
+    for line in ["MULTI", "LCS a b LEN", "LCS one one LEN", "GET one"] {
+        client.send(line);
+    }
+    assert_eq!(client.send("EXEC"), format!("*3\r\n:{}\r\n{too_long}$1\r\nx\r\n", lengths[1]));
     client.send("APPEND b x");
-    let error = client.send("LCS a b LEN");
-    assert_eq!(error, "-ERR String too long for LCS: the product of both lengths exceeds 134217728\r\n");
+    assert_eq!(client.send("LCS a b LEN"), too_long);
     assert_eq!(client.send("LCS b nope LEN"), ":0\r\n");
 }

@@ -45,7 +45,7 @@ impl<S: Operators, V: Services> Client<S, V> {
     }
 
     fn process(&mut self) -> Next {
-        self.connection.process(&mut self.session, &self.services, &mut self.out)
+        self.connection.process(&mut self.session, &self.services, &mut self.out, None)
     }
 
     fn feed(&mut self, input: &[u8]) -> Next {

@@ -6,7 +6,7 @@ use super::redis::RedisClient;
 use super::{Client, encode, one};
 use crate::command::Startup;
 use crate::command::tests::model::Model;
-use crate::limits::MONITOR_BACKLOG_BYTES_MAX;
+use crate::limits::{MONITOR_BACKLOG_BYTES_MAX, MONITORS_BACKLOG_BYTES_MAX};
 
 /// The commands of a monitor's lines, without times and addresses: `client` or `lua`, and the arguments.
 fn commands(lines: &str) -> Vec<String> {
@@ -33,6 +33,23 @@ fn observed() -> (Client, Client) {
 fn seen(monitor: &mut Client) -> Vec<String> {
     monitor.process();
     commands(&monitor.take())
+}
+
+/// The monitor for which most bytes wait is closed when all of them together have too many.
+#[test]
+fn monitors_have_a_limit_together() {
+    let model = Model::new(Startup::default());
+    let mut client = Client::new(&model);
+    let count = MONITORS_BACKLOG_BYTES_MAX / MONITOR_BACKLOG_BYTES_MAX + 2;
+    let mut monitors: Vec<Client> = (0..count).map(|_| Client::new(&model)).collect();
+    monitors.iter_mut().for_each(|monitor| drop(monitor.send("MONITOR")));
+    let part = vec![b'x'; MONITOR_BACKLOG_BYTES_MAX / 128];
+    for _ in 0..120 {
+        client.feed(&encode(&[b"ECHO".as_slice(), &part]));
+        client.take();
+    }
+    let killed = monitors.iter().filter(|monitor| monitor.connection.client().killed()).count();
+    assert_eq!(killed, 2, "75 MiB are 11 MiB too many, and each monitor has 7.5 MiB");
 }
 
 #[test]

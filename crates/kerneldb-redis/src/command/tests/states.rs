@@ -280,6 +280,48 @@ fn synchronous_replies_wait_for_the_disk_in_order() {
     assert_eq!(c.take(), "+OK\r\n+OK\r\n");
 }
 
+/// Bytes that are no reply to a request stay behind the replies that wait, and leave with them.
+#[test]
+fn errors_and_lines_of_monitors_leave_with_held_replies() {
+    let model = Model::new(Startup {
+        database: DatabaseOptions { durability: Durability::Sync, ..Default::default() },
+        ..Default::default()
+    });
+    model.durable_ts.store(0, Relaxed);
+    let mut broken = Client::new(&model);
+    assert_eq!(broken.feed(b"SET a 1\r\n*x\r\n"), Next::WaitDurable(1));
+    assert_eq!(broken.take(), "");
+    model.durable_ts.store(1, Relaxed);
+    assert_eq!(broken.process(), Next::Close);
+    assert_eq!(broken.take(), "+OK\r\n-ERR Protocol error: invalid multibulk length\r\n");
+
+    let (mut monitor, mut client) = (Client::new(&model), Client::new(&model));
+    assert_eq!(monitor.feed(b"SET b 1\r\nMONITOR\r\n"), Next::WaitDurable(2));
+    client.feed(b"PING\r\n");
+    assert_eq!(monitor.process(), Next::WaitDurable(2));
+    assert_eq!(monitor.take(), "");
+    model.durable_ts.store(2, Relaxed);
+    assert_eq!(monitor.process(), Next::NeedInput);
+    let seen = monitor.take();
+    assert!(seen.starts_with("+OK\r\n+OK\r\n+") && seen.ends_with("\"PING\"\r\n"), "{seen}");
+    client.feed(b"ECHO x\r\n");
+    monitor.process();
+    assert!(monitor.take().ends_with("\"ECHO\" \"x\"\r\n"));
+}
+
+/// After the deadline, one more request runs at most, and the rest later.
+#[test]
+fn a_turn_ends_at_its_deadline() {
+    let mut client = one();
+    client.connection.feed(b"INCR n\r\nINCR n\r\nINCR n\r\n");
+    for number in 1..=3 {
+        let Client { connection, session, services, out } = &mut client;
+        let next = connection.process(session, &*services, out, Some(std::time::Instant::now()));
+        assert_eq!((next, client.take()), (Next::FlushOutput, format!(":{number}\r\n")));
+    }
+    assert_eq!(client.process(), Next::NeedInput);
+}
+
 #[test]
 fn waitaof_waits() {
     let model = Model::new(Startup::default());
