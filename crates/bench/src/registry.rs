@@ -121,6 +121,7 @@ const ALL: &[Benchmark] = &[
     local::BENCH,
     net::BENCH,
     net::mix::BENCH,
+    net::cache::BENCH,
     wal::BENCH,
     checkpoint::BENCH,
     restart::BENCH,

@@ -18,6 +18,7 @@
 //! largest in `*_max`. An open loop's latency counts from when a request was due. If the kernel does not report the run
 //! time of eBPF programs, sides that have such programs get no ratio of `cpu`.
 
+pub mod cache;
 pub mod floor;
 pub mod load;
 pub mod measure;

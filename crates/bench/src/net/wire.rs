@@ -99,7 +99,7 @@ impl Wire {
     }
 
     /// Appends a request for a key.
-    fn append(&self, out: &mut Vec<u8>, key: u64, set: bool) -> KeyRequest {
+    pub(super) fn append(&self, out: &mut Vec<u8>, key: u64, set: bool) -> KeyRequest {
         if set {
             self.append_set(out, key);
         } else {
@@ -109,7 +109,7 @@ impl Wire {
     }
 
     /// See [`Traffic::reply`].
-    fn check(&self, request: KeyRequest, rest: &[u8]) -> Result<Option<(usize, Reply)>> {
+    pub(super) fn check(&self, request: KeyRequest, rest: &[u8]) -> Result<Option<(usize, Reply)>> {
         if rest[0] == b'-' {
             return Ok(error_reply(rest));
         }
@@ -157,8 +157,8 @@ pub(super) fn digits(mut key: u64) -> [u8; DIGITS] {
 /// A GET or SET of a key.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyRequest {
-    key: u64,
-    set: bool,
+    pub(super) key: u64,
+    pub(super) set: bool,
 }
 
 /// A request whose reply has not come yet.
