@@ -45,7 +45,7 @@ final class Checks {
           return;
         }
       }
-      throw new AssertionError("no \"" + text + "\" in " + error);
+      throw new AssertionError("no \"" + text + "\" in " + error, error);
     }
     throw new AssertionError(text(reply) + " instead of " + kind.getName());
   }

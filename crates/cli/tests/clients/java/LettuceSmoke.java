@@ -248,12 +248,26 @@ public final class LettuceSmoke {
   private void authentication() {
     commands.configSet("requirepass", "secret");
     try {
-      Checks.refused(RedisConnectionException.class, () -> attempt(null, "wrong"), "WRONGPASS");
-      Checks.refused(RedisConnectionException.class, () -> attempt("nobody", "secret"), "WRONGPASS");
+      refused(null, "wrong");
+      refused("nobody", "secret");
       Checks.equal(attempt(null, "secret"), "OK", "a password");
       Checks.equal(attempt("default", "secret"), "OK", "a user and a password");
     } finally {
       commands.configSet("requirepass", "");
+    }
+  }
+
+  /** Lettuce closes a connection that is refused. Rarely, it notices the end before the reason, and reports only that. */
+  private void refused(String user, String password) {
+    for (int left = 2; ; left--) {
+      try {
+        Checks.refused(RedisConnectionException.class, () -> attempt(user, password), "WRONGPASS");
+        return;
+      } catch (AssertionError error) {
+        if (left == 0 || !(error.getCause() instanceof RedisConnectionException)) {
+          throw error;
+        }
+      }
     }
   }
 
