@@ -91,7 +91,9 @@ fetch_java() {
 
 fetch() {
   local language=$1 folder file status=0
-  { mkdir -p "$cache" && folder=$(mktemp -d "$cache/.fetch-XXXXXX"); } || return 1
+  # An interrupted set-up may have left it.
+  folder=$cache/.fetch-$language
+  { rm -rf "$folder" && mkdir -p "$folder"; } || return 1
   for file in $(pins "$language"); do
     cp "$programs/$language/$file" "$folder"
   done

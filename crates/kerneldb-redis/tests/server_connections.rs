@@ -348,7 +348,7 @@ fn a_killed_client_executes_nothing_after_the_reply() {
             }
             killer.ask("GET n", "$-1");
         }
-        // A client that kills itself gets its reply. What it has sent behind the command is not executed.
+        // A client that kills itself gets its reply. The server does not execute the requests behind the command.
         killer.send(&["CLIENT KILL TYPE normal SKIPME no", "INCR n"].map(words).concat());
         assert_eq!(killer.rest(), b":1\r\n");
         running.client().ask("GET n", "$-1");

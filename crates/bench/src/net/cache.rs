@@ -10,10 +10,11 @@
 use std::time::Duration;
 
 use super::load::Schedule;
-use super::measure::{Measured, fill_row, measure_traffic};
+use super::measure::{Measured, calibrate_traffic, fill_row, measure_traffic};
 use super::server::figure;
 use super::sides::Side;
 use super::wire::{KEY_LEN, KeyRequest, Reply, Traffic, Wire, error_reply};
+use crate::bpf::ProgramType;
 use crate::keys::{Distribution, KeyStream};
 use crate::sample::{Samples, interleave, samples};
 use crate::{Benchmark, Fields, Options, Report, Result, Sink, Step};
@@ -95,7 +96,8 @@ fn run(options: &Options, sink: Sink<'_>) -> Result<Report> {
         connections: 20,
         pipeline: 16,
     };
-    let sides = [Side::redis(options)?, Side::bedplate(options, "server", plan.memory_bytes, &[], None)?];
+    let programs = Some(ProgramType::SkSkb);
+    let sides = [Side::redis(options)?, Side::bedplate(options, "server", plan.memory_bytes, &[], programs)?];
     compare(&plan, &sides, options, sink)
 }
 
@@ -115,34 +117,53 @@ fn compare(plan: &Plan, sides: &[Side], options: &Options, sink: Sink<'_>) -> Re
         .with("persistence", "none")
         .with("transport", "loopback TCP");
     let mut report = Report::new(BENCH.name, config);
-    let mut ratios: [Vec<f64>; 3] = Default::default();
+    let mut ratios = Ratios::default();
     for (done, policy) in POLICIES.into_iter().enumerate() {
         sink(Step { done, total: POLICIES.len(), label: policy });
         measure_policy(plan, sides, policy, &mut report, &mut ratios)?;
     }
-    let [hits, rate, cpu] = ratios.map(|ratios| ratios.into_iter().collect::<Samples>());
-    report.ratio("hits_over_redis_min", hits.min());
-    report.ratio("rate_over_redis_min", rate.min());
-    report.ratio("cpu_over_redis_max", cpu.max());
+    let of = |values: Vec<f64>| values.into_iter().collect::<Samples>();
+    report.ratio("hits_over_redis_min", of(ratios.hits).min());
+    report.ratio("rate_over_redis_min", of(ratios.rate).min());
+    if ratios.cpu.len() == POLICIES.len() {
+        report.ratio("cpu_over_redis_max", of(ratios.cpu).max());
+    }
     Ok(report)
 }
 
-/// A window, and the reads of it with those of the time before it.
+/// The figures of Bedplate over those of Redis, one for each policy.
+#[derive(Default)]
+struct Ratios {
+    hits: Vec<f64>,
+    rate: Vec<f64>,
+    /// Incomplete if the kernel does not report the run time of eBPF programs.
+    cpu: Vec<f64>,
+}
+
+/// A window, and the share of hits in it and in the time before it.
 struct Turn {
     measured: Measured,
     hits: f64,
 }
 
-fn turn(plan: &Plan, side: &Side, window: Duration, seed: u64) -> Result<Turn> {
-    let schedule = Schedule::closed(plan.connections, plan.pipeline, plan.warm_up, window);
-    let traffic = |thread: usize| Cache {
+/// The requests of a turn, by thread.
+fn traffic(keys: u64, turn: usize) -> impl Fn(usize) -> Cache {
+    move |thread| Cache {
         wire: Wire::new(VALUE_LEN),
-        stream: KeyStream::new(Distribution::Zipf, plan.keys, seed * 1000 + thread as u64 + 1),
+        stream: KeyStream::new(Distribution::Zipf, keys, turn as u64 * 1000 + thread as u64 + 1),
         missing: Vec::new(),
         gets: 0,
         hits: 0,
-    };
-    let (measured, threads) = measure_traffic(&side.server, &schedule, traffic)?;
+    }
+}
+
+fn schedule(plan: &Plan, window: Duration) -> Schedule {
+    Schedule::closed(plan.connections, plan.pipeline, plan.warm_up, window)
+}
+
+fn measure_turn(plan: &Plan, side: &Side, window: Duration, turn: usize) -> Result<Turn> {
+    let traffic = traffic(plan.keys, turn);
+    let (measured, threads) = measure_traffic(&side.server, &schedule(plan, window), traffic)?;
     let sum = |count: fn(&Cache) -> u64| threads.iter().map(count).sum::<u64>() as f64;
     Ok(Turn { measured, hits: sum(|thread| thread.hits) / sum(|thread| thread.gets).max(1.0) })
 }
@@ -152,24 +173,32 @@ fn measure_policy(
     sides: &[Side],
     policy: &str,
     report: &mut Report,
-    ratios: &mut [Vec<f64>; 3],
+    ratios: &mut Ratios,
 ) -> Result<()> {
+    let mut bpf_ns = Vec::new();
     for side in sides {
         side.server.command("FLUSHALL")?;
         side.server.command(&format!("CONFIG SET maxmemory {}", plan.memory_bytes))?;
         side.server.command(&format!("CONFIG SET maxmemory-policy {policy}"))?;
-        turn(plan, side, plan.fill, plan.rounds as u64)?;
+        measure_turn(plan, side, plan.fill, plan.rounds)?;
+        // Run time of the programs in the client's context, for each reply.
+        bpf_ns.push(match side.client_programs {
+            Some(kind) => {
+                let traffic = traffic(plan.keys, plan.rounds + 1);
+                calibrate_traffic(&side.server, &schedule(plan, plan.window / 2), traffic, kind)?.0
+            }
+            None => Some(0.0),
+        });
     }
     let rounds: Vec<Vec<Turn>> = interleave(plan.rounds, sides.len(), |side, round| {
-        turn(plan, &sides[side], plan.window, round as u64)
+        measure_turn(plan, &sides[side], plan.window, round)
     })?;
     for (i, side) in sides.iter().enumerate() {
         let mut row = Fields::new().with("policy", policy).with("side", side.name);
         let measured: Vec<Measured> = rounds[i].iter().map(|turn| turn.measured.clone()).collect();
-        fill_row(&mut row, &measured, Some(0.0));
+        fill_row(&mut row, &measured, bpf_ns[i]);
         let over = |f: &dyn Fn(&Turn) -> f64| samples(&rounds[i], f).over(&samples(&rounds[0], f));
-        let [hits, rate, cpu] =
-            [over(&|t| t.hits), over(&|t| t.measured.seen.rate()), over(&|t| t.measured.server_cpu_ns(0.0))];
+        let [hits, rate] = [over(&|turn| turn.hits), over(&|turn| turn.measured.seen.rate())];
         row.set("hits", samples(&rounds[i], |turn: &Turn| turn.hits).median());
         row.set(
             "keys",
@@ -178,12 +207,18 @@ fn measure_policy(
         row.set("evicted", figure(&side.server.command("INFO stats")?, "evicted_keys")?);
         row.set("hits_over_redis", hits);
         row.set("rate_over_redis", rate);
-        row.set("cpu_over_redis", cpu);
+        let cpu = bpf_ns[i].map(|bpf_ns| {
+            samples(&rounds[i], |turn| turn.measured.server_cpu_ns(bpf_ns))
+                .over(&samples(&rounds[0], |turn| turn.measured.server_cpu_ns(0.0)))
+        });
+        if let Some(cpu) = cpu {
+            row.set("cpu_over_redis", cpu);
+        }
         report.rows.push(row);
         if i > 0 {
-            for (all, ratio) in ratios.iter_mut().zip([hits, rate, cpu]) {
-                all.push(ratio);
-            }
+            ratios.hits.push(hits);
+            ratios.rate.push(rate);
+            ratios.cpu.extend(cpu);
         }
     }
     Ok(())

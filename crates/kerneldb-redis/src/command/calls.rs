@@ -1,11 +1,9 @@
 //! Counts the calls of each command and subcommand, for INFO commandstats and LATENCY HISTOGRAM.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use super::spec::{Resolved, Spec, full_name};
-use super::table::{COMMANDS, commands};
+use super::spec::{self, Found, Resolved, full_name};
 
 /// Buckets of a histogram. Bucket `i` has the calls of at most `2^i` microseconds, and the last one all others.
 const BUCKETS: usize = 32;
@@ -20,36 +18,20 @@ struct Call {
     buckets: [AtomicU64; BUCKETS],
 }
 
-/// The position of a command in [`commands`].
-fn index(resolved: Resolved) -> usize {
-    static FIRST: OnceLock<Vec<usize>> = OnceLock::new();
-    let first = FIRST.get_or_init(|| {
-        let mut next = 0;
-        let mut first = |spec: &Spec| {
-            let first = next;
-            next += 1 + spec.subs.len();
-            first
-        };
-        COMMANDS.iter().map(&mut first).collect()
-    });
-    let sub = resolved.parent.subs.iter().position(|sub| std::ptr::eq(sub, resolved.spec));
-    first[resolved.cmd as usize] + sub.map_or(0, |sub| sub + 1)
-}
-
 /// Calls of every command in user space.
 #[derive(Debug)]
 pub struct Calls(Vec<Call>);
 
 impl Default for Calls {
     fn default() -> Self {
-        Calls(commands().map(|_| Call::default()).collect())
+        Calls(spec::all().map(|_| Call::default()).collect())
     }
 }
 
 impl Calls {
     /// Counts a call. `failed`: the reply is an error.
     pub(super) fn note(&self, resolved: Resolved, took: Duration, failed: bool) {
-        let call = &self.0[index(resolved)];
+        let call = &self.0[spec::number(resolved.found())];
         let us = took.as_micros() as u64;
         call.calls.fetch_add(1, Relaxed);
         call.failed.fetch_add(failed.into(), Relaxed);
@@ -60,7 +42,7 @@ impl Calls {
 
     /// Counts a call that was not executed, because it was not admitted.
     pub(super) fn reject(&self, resolved: Resolved) {
-        self.0[index(resolved)].rejected.fetch_add(1, Relaxed);
+        self.0[spec::number(resolved.found())].rejected.fetch_add(1, Relaxed);
     }
 
     pub(super) fn reset(&self) {
@@ -74,10 +56,10 @@ impl Calls {
     /// not measured. `refusals` are those of CALL among them that failed.
     pub(super) fn lines(&self, kernel: &[(&'static str, u64)], refusals: u64) -> Vec<(String, String)> {
         let mut lines = Vec::new();
-        for (call, (parent, spec)) in self.0.iter().zip(commands()) {
+        for (call, found) in self.0.iter().zip(spec::all()) {
             let [calls, failed, rejected, us] =
                 [&call.calls, &call.failed, &call.rejected, &call.us].map(|counter| counter.load(Relaxed));
-            let name = full_name(parent, spec);
+            let name = full_name(found);
             let kernel = kernel.iter().find(|(command, _)| *command == name).map_or(0, |(_, calls)| *calls);
             if calls + rejected + kernel > 0 {
                 let failed = if name == "call" { failed + refusals } else { failed };
@@ -95,14 +77,11 @@ impl Calls {
     }
 
     /// The names of the chosen commands that were called, and for each bucket with calls its microseconds and the number of calls up to
-    /// it. `chosen` gets the command or subcommand, and the command.
-    pub(super) fn histograms(
-        &self,
-        chosen: impl Fn(&'static Spec, &'static Spec) -> bool,
-    ) -> Vec<(String, Vec<(u64, u64)>)> {
+    /// it.
+    pub(super) fn histograms(&self, chosen: impl Fn(Found) -> bool) -> Vec<(String, Vec<(u64, u64)>)> {
         let mut histograms = Vec::new();
-        for (call, (parent, spec)) in self.0.iter().zip(commands()) {
-            if !chosen(spec, parent.unwrap_or(spec)) {
+        for (call, found) in self.0.iter().zip(spec::all()) {
+            if !chosen(found) {
                 continue;
             }
             let (mut total, mut buckets) = (0, Vec::new());
@@ -114,7 +93,7 @@ impl Calls {
                 }
             }
             if total > 0 {
-                histograms.push((full_name(parent, spec), buckets));
+                histograms.push((full_name(found), buckets));
             }
         }
         histograms
@@ -126,15 +105,15 @@ mod tests {
     use super::*;
 
     fn resolved(name: &str, sub: &str) -> Resolved {
-        let parent = COMMANDS.iter().find(|spec| spec.name == name).unwrap();
-        let spec = parent.subs.iter().find(|spec| spec.name == sub).unwrap_or(parent);
+        let parent = spec::find(name.as_bytes()).unwrap();
+        let spec = parent.sub(sub.as_bytes()).unwrap_or(parent);
         Resolved { cmd: parent.cmd.unwrap(), spec, parent }
     }
 
     #[test]
     fn every_command_has_a_counter_of_its_own() {
         let calls = Calls::default();
-        for (parent, spec) in commands() {
+        for (parent, spec) in spec::all() {
             let parent = parent.unwrap_or(spec);
             calls.note(Resolved { cmd: parent.cmd.unwrap(), spec, parent }, Duration::from_micros(3), false);
         }
@@ -154,7 +133,7 @@ mod tests {
         calls.reset();
         assert!(calls.lines(&[], 0).is_empty());
         assert_eq!(calls.lines(&[("get", 2)], 0).len(), 1, "the kernel's calls alone");
-        assert!(calls.histograms(|_, _| true).is_empty());
+        assert!(calls.histograms(|_| true).is_empty());
     }
 
     #[test]
@@ -164,7 +143,7 @@ mod tests {
             calls.note(resolved("get", ""), Duration::from_micros(us), false);
         }
         calls.note(resolved("config", "get"), Duration::from_micros(1), false);
-        let of = |name: &str| calls.histograms(|_, parent| parent.name == name);
+        let of = |name: &str| calls.histograms(|(parent, spec)| parent.unwrap_or(spec).name == name);
         assert_eq!(
             of("get"),
             [("get".into(), vec![(1, 2), (2, 3), (4, 5), (8, 6), (1024, 7), (1 << 31, 8)])]

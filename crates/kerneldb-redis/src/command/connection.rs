@@ -183,8 +183,20 @@ impl Connection {
 
     /// Appends a reply that the kernel has made, behind all replies so far. With `ts` > 0 it waits for that commit.
     pub fn import_reply(&mut self, reply: &[u8], ts: u64, services: &impl Services, out: &mut Vec<u8>) {
-        let mark = self.active(out).len();
-        self.active(out).extend_from_slice(reply);
+        self.append(ts, services, out, |_, out| out.extend_from_slice(reply));
+    }
+
+    /// Appends what `write` writes behind all replies so far. With `ts` > 0 it waits for that commit.
+    fn append(
+        &mut self,
+        ts: u64,
+        services: &impl Services,
+        out: &mut Vec<u8>,
+        write: impl FnOnce(&Core, &mut Vec<u8>),
+    ) {
+        let target = if self.held.is_empty() { &mut *out } else { &mut self.held };
+        let mark = target.len();
+        write(&self.core, target);
         self.hold(ts, mark, services, out);
     }
 
@@ -223,10 +235,7 @@ impl Connection {
         loop {
             self.release(services, out);
             if self.core.is_monitor() && self.active(out).len() < self.core.server.settings.output_limit() {
-                let server = Arc::clone(&self.core.server);
-                let mark = self.active(out).len();
-                server.monitors.take(self.core.client.id, self.active(out));
-                self.hold(0, mark, services, out);
+                self.append(0, services, out, |core, out| core.server.monitors.take(core.client.id, out));
             }
             if self.core.client.killed() {
                 return Next::Close;
@@ -251,11 +260,10 @@ impl Connection {
                 Err(error) => {
                     self.closing = true;
                     let message = format!("ERR {error}");
-                    let mark = self.active(out).len();
-                    Writer::new(self.active(out), Protocol::Resp2).error(message.as_bytes());
-                    self.hold(0, mark, services, out);
-                    Counters::add(&self.core.server.counters.errors);
-                    self.core.server.counters.errors_by_code.note(message.as_bytes());
+                    self.append(0, services, out, |core, out| {
+                        core.count_error(message.as_bytes());
+                        Writer::new(out, Protocol::Resp2).error(message.as_bytes());
+                    });
                     continue;
                 }
             }

@@ -4,8 +4,8 @@ use super::exec::{Ctx, Run, SYNTAX, is};
 use super::glob::glob_match;
 use super::operators::Operators;
 use super::services::Services;
-use super::spec::{self, Spec, flags};
-use super::table::{self, COMMANDS};
+use super::spec::{self, Found, Spec, flags, full_name};
+use super::table::COMMANDS;
 use crate::resp::{Args, Writer, parse_i64};
 
 pub(super) fn run<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, spec: &Spec, args: Args<'_>) -> Run {
@@ -23,14 +23,14 @@ pub(super) fn run<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, spec: &Spe
         ("info", count) => {
             out.array(count - 2);
             for name in args.from(2) {
-                match by_name(name) {
+                match spec::find_by_full_name(name) {
                     Some((parent, found)) => describe(out, found, parent),
                     None => out.null(),
                 }
             }
         }
         ("docs", 2) => document(out, &COMMANDS.iter().map(|c| (None, c)).collect::<Vec<_>>()),
-        ("docs", _) => document(out, &args.from(2).filter_map(by_name).collect::<Vec<_>>()),
+        ("docs", _) => document(out, &args.from(2).filter_map(spec::find_by_full_name).collect::<Vec<_>>()),
         ("getkeys", _) => keys(out, args)?,
         ("list", _) => list(out, args)?,
         _ => help(
@@ -47,24 +47,6 @@ pub(super) fn run<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, spec: &Spe
         ),
     }
     Ok(())
-}
-
-type Found = (Option<&'static Spec>, &'static Spec);
-
-/// A command, or `command|subcommand`.
-fn by_name(name: &[u8]) -> Option<Found> {
-    match name.iter().position(|c| *c == b'|') {
-        None => spec::find(name).map(|found| (None, found)),
-        Some(at) => {
-            let parent = spec::find(&name[..at])?;
-            let sub = parent.subs.iter().find(|s| is(&name[at + 1..], s.name))?;
-            Some((Some(parent), sub))
-        }
-    }
-}
-
-fn full_name((parent, spec): Found) -> String {
-    spec::full_name(parent, spec)
 }
 
 fn describe(out: &mut Writer<'_>, spec: &'static Spec, parent: Option<&'static Spec>) {
@@ -185,7 +167,7 @@ fn list(out: &mut Writer<'_>, args: Args<'_>) -> Run {
         5 if is(args.get(2), "filterby") && is(kind, "module") => Box::new(|_| false),
         _ => return Err(SYNTAX.into()),
     };
-    let names: Vec<_> = table::commands().filter(|found| matches(*found)).map(full_name).collect();
+    let names: Vec<_> = spec::all().filter(|found| matches(*found)).map(full_name).collect();
     out.array(names.len());
     names.iter().for_each(|name| out.bulk(name.as_bytes()));
     Ok(())

@@ -10,7 +10,7 @@ use super::introspect::help;
 use super::operators::Operators;
 use super::request::Core;
 use super::services::Services;
-use super::spec::{self, Resolved, Spec, flags};
+use super::spec::{self, Found, Resolved, Spec, flags};
 use crate::limits::LATENCY_SAMPLES_MAX;
 use crate::resp::Args;
 
@@ -108,11 +108,10 @@ pub(super) fn run<S: Operators, V: Services>(
         }),
         "histogram" => {
             let named: HashSet<Vec<u8>> = args.from(2).map(<[u8]>::to_ascii_lowercase).collect();
-            let chosen = |found: &Spec, parent: &Spec| {
-                let full_name = spec::full_name(Some(parent), found);
+            let chosen = |(parent, found): Found| {
                 args.len() == 2
-                    || named.contains(parent.name.as_bytes())
-                    || named.contains(full_name.as_bytes())
+                    || named.contains(parent.unwrap_or(found).name.as_bytes())
+                    || named.contains(spec::full_name((parent, found)).as_bytes())
             };
             let found = core.server.counters.calls.histograms(chosen);
             out.map(found.len());

@@ -145,7 +145,7 @@ impl Core {
                 if let Some(multi) = &mut self.multi {
                     multi.broken = true;
                 }
-                if let Some(resolved) = spec::find_invalid(args) {
+                if let Some(resolved) = spec::resolve_name(args) {
                     self.server.counters.calls.reject(resolved);
                 }
                 self.error(ctx, &message);

@@ -51,7 +51,7 @@ impl ServerState {
     /// The state of a server that starts now.
     pub fn new(startup: Startup) -> Arc<ServerState> {
         let now = unix_time();
-        let run_id = rand::random::<[u8; 20]>().iter().map(|byte| format!("{byte:02x}")).collect();
+        let run_id = hex::encode(rand::random::<[u8; 20]>());
         let acl = Acl::default();
         acl.set_default_password(startup.password.as_bytes()).expect("one user is below the limits");
         Arc::new(ServerState {

@@ -266,6 +266,18 @@ impl Spec {
         self.has(flags::W) || self.has(flags::MOVABLE_KEYS) && !self.has(flags::RO)
     }
 
+    /// The subcommand with this name, which is not case sensitive.
+    pub fn sub(&self, name: &[u8]) -> Option<&'static Spec> {
+        self.subs.iter().find(|sub| name.eq_ignore_ascii_case(sub.name.as_bytes()))
+    }
+
+    /// Finds the subcommand of a request, if the command has some and the request names one.
+    fn resolve_sub(&'static self, args: Args<'_>) -> Option<Resolved> {
+        let cmd = self.cmd.expect("the table's own entries are commands");
+        let spec = if self.subs.is_empty() || args.len() < 2 { self } else { self.sub(args.get(1))? };
+        Some(Resolved { cmd, spec, parent: self })
+    }
+
     fn takes(&self, count: usize) -> bool {
         let count = count as i32;
         if self.arity >= 0 { count == self.arity } else { count >= -self.arity }
@@ -291,27 +303,57 @@ pub(super) struct Resolved {
     pub parent: &'static Spec,
 }
 
+/// A command, or a subcommand behind its command.
+pub(super) type Found = (Option<&'static Spec>, &'static Spec);
+
+/// All commands in the order of the table, each followed by its subcommands.
+pub(super) fn all() -> impl Iterator<Item = Found> {
+    COMMANDS.iter().flat_map(|parent| {
+        std::iter::once((None, parent)).chain(parent.subs.iter().map(move |sub| (Some(parent), sub)))
+    })
+}
+
+/// The position of a command or subcommand in [`all`].
+pub(super) fn number((parent, spec): Found) -> usize {
+    static FIRST: OnceLock<Vec<usize>> = OnceLock::new();
+    let first = FIRST.get_or_init(|| {
+        let next = |next: &mut usize, spec: &Spec| {
+            let first = *next;
+            *next += 1 + spec.subs.len();
+            Some(first)
+        };
+        COMMANDS.iter().scan(0, next).collect()
+    });
+    let command = parent.unwrap_or(spec);
+    let sub = command.subs.iter().position(|sub| std::ptr::eq(sub, spec));
+    first[command.cmd.expect("the table's own entries are commands") as usize] + sub.map_or(0, |sub| sub + 1)
+}
+
 /// The name of a command, or `command|subcommand`.
-pub(super) fn full_name(parent: Option<&Spec>, spec: &Spec) -> String {
+pub(super) fn full_name((parent, spec): Found) -> String {
     parent.map_or_else(|| spec.name.to_owned(), |parent| format!("{}|{}", parent.name, spec.name))
 }
 
-/// Finds the command of a request that is not valid, as far as its name is known.
-pub(super) fn find_invalid(args: Args<'_>) -> Option<Resolved> {
-    let parent = find(args.get(0))?;
-    let sub = parent.subs.iter().find(|sub| args.get(1).eq_ignore_ascii_case(sub.name.as_bytes()));
-    // As in Redis, an unknown subcommand is an unknown command.
-    let spec = if parent.subs.is_empty() || args.len() < 2 { Some(parent) } else { sub };
-    Some(Resolved { cmd: parent.cmd?, spec: spec?, parent })
+/// Finds `command` or `command|subcommand`, which are not case sensitive.
+pub(super) fn find_by_full_name(name: &[u8]) -> Option<Found> {
+    match name.iter().position(|byte| *byte == b'|') {
+        None => find(name).map(|found| (None, found)),
+        Some(at) => {
+            let parent = find(&name[..at])?;
+            Some((Some(parent), parent.sub(&name[at + 1..])?))
+        }
+    }
 }
 
 impl Resolved {
+    /// The command, or the subcommand.
+    pub fn found(&self) -> Found {
+        ((!std::ptr::eq(self.parent, self.spec)).then_some(self.parent), self.spec)
+    }
+
     /// `command` or `command|subcommand`.
     pub fn full_name(&self) -> String {
-        match std::ptr::eq(self.parent, self.spec) {
-            true => self.spec.name.to_owned(),
-            false => format!("{}|{}", self.parent.name, self.spec.name),
-        }
+        full_name(self.found())
     }
 
     /// Indexes of the arguments that are keys, and their uses. A request whose number of keys is wrong has none; it fails without any use.
@@ -361,36 +403,25 @@ pub(super) fn find(name: &[u8]) -> Option<&'static Spec> {
 
 /// Finds the command of a request, whose number of arguments may be wrong.
 pub(super) fn resolve_name(args: Args<'_>) -> Option<Resolved> {
-    let parent = find(args.get(0))?;
-    let cmd = parent.cmd.expect("the table's own entries are commands");
-    let spec = match parent.subs.is_empty() || args.len() < 2 {
-        true => parent,
-        false => parent.subs.iter().find(|s| args.get(1).eq_ignore_ascii_case(s.name.as_bytes()))?,
-    };
-    Some(Resolved { cmd, spec, parent })
+    find(args.get(0))?.resolve_sub(args)
 }
 
 /// Finds the command of a request and checks its arity; the error is the reply without its `-`.
 pub(super) fn resolve(args: Args<'_>) -> Result<Resolved, Vec<u8>> {
     let parent = find(args.get(0)).ok_or_else(|| unknown_command(args))?;
-    let cmd = parent.cmd.expect("the table's own entries are commands");
     if !parent.takes(args.len()) {
         return Err(wrong_arity(parent.name));
     }
-    if parent.subs.is_empty() || args.len() < 2 {
-        return Ok(Resolved { cmd, spec: parent, parent });
-    }
-    let name = args.get(1);
-    let spec = parent.subs.iter().find(|s| name.eq_ignore_ascii_case(s.name.as_bytes()));
-    let spec = spec.ok_or_else(|| {
+    let resolved = parent.resolve_sub(args).ok_or_else(|| {
+        let name = args.get(1);
         let name = String::from_utf8_lossy(&name[..name.len().min(128)]).into_owned();
         format!("ERR unknown subcommand '{name}'. Try {} HELP.", parent.name.to_ascii_uppercase())
             .into_bytes()
     })?;
-    if !spec.takes(args.len()) {
-        return Err(wrong_arity(&format!("{}|{}", parent.name, spec.name)));
+    if !resolved.spec.takes(args.len()) {
+        return Err(wrong_arity(&resolved.full_name()));
     }
-    Ok(Resolved { cmd, spec, parent })
+    Ok(resolved)
 }
 
 pub(super) fn wrong_arity(name: &str) -> Vec<u8> {

@@ -235,10 +235,3 @@ static OBJECT: &[Spec] = &[
     sub("idletime", 3, RO, (2, 2, 1), LOOK, "keyspace read slow", "2.2.3"),
     sub("refcount", 3, RO, (2, 2, 1), LOOK, "keyspace read slow", "2.2.3"),
 ];
-
-/// All commands in the order of the table, each with its subcommands behind it.
-pub(super) fn commands() -> impl Iterator<Item = (Option<&'static Spec>, &'static Spec)> {
-    COMMANDS.iter().flat_map(|parent| {
-        std::iter::once((None, parent)).chain(parent.subs.iter().map(move |sub| (Some(parent), sub)))
-    })
-}

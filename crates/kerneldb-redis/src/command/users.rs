@@ -195,7 +195,7 @@ fn generate_password<S: Operators, V: Services>(ctx: &mut Ctx<'_, S, V>, args: A
     let mut bytes = vec![0; (bits as usize).div_ceil(8)];
     // This generator is seeded by the operating system, and fit for secrets.
     rand::rng().fill_bytes(&mut bytes);
-    let mut digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut digits = hex::encode(bytes);
     digits.truncate((bits as usize).div_ceil(4));
     ctx.out.bulk(digits.as_bytes());
     Ok(())

@@ -20,7 +20,7 @@ pub(crate) struct Script {
 
 /// The SHA-1 of a text, in 40 hexadecimal digits.
 pub(super) fn sha1_hex(text: &[u8]) -> String {
-    Sha1::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(Sha1::digest(text))
 }
 
 impl Script {

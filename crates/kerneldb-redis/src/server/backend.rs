@@ -161,13 +161,10 @@ impl Backend {
 
     /// The gate's times: for all commands, and for those that write.
     fn gate_times(&self) -> (u64, u64) {
-        if self.restricts() {
+        if self.restricts() || self.server.reports_every_command() {
             return (u64::MAX, u64::MAX);
         }
         let (pauses, now) = (self.server.clients.pauses(), self.now());
-        if self.server.reports_every_command() {
-            return (u64::MAX, u64::MAX);
-        }
         (kernel_time(pauses.all_until_ms, now), kernel_time(pauses.writes_until_ms, now))
     }
 
@@ -434,12 +431,8 @@ impl Services for Backend {
             tracing::error!(%error, "the effort of expiry stays as it is");
         }
         let (factor, decay_minutes) = self.server.settings.usage_factor();
-        let policy = self.server.settings.eviction();
         let database = self.database();
-        let changed = match database.eviction() == policy {
-            true => Ok(()),
-            false => database.set_eviction(policy),
-        };
+        let changed = database.set_eviction(self.server.settings.eviction());
         if let Err(error) = changed.and_then(|()| database.set_usage_factor(factor, decay_minutes)) {
             tracing::error!(%error, "the policy of eviction stays as it is");
         }

@@ -134,7 +134,7 @@ impl Dialogue {
         self.connection.wants_input()
     }
 
-    /// Executes complete requests, for the time of a turn, and appends the replies that may leave to `out`.
+    /// Executes complete requests, for [`REQUESTS_TIME`] or a little more, and appends the replies that may leave to `out`.
     pub(super) fn process(&mut self, out: &mut Vec<u8>) -> Next {
         let session = self.session.as_mut().expect("the event loop rebuilds the database between requests");
         self.connection.process(session, &*self.backend, out, Some(Instant::now() + REQUESTS_TIME))

@@ -15,7 +15,7 @@ const HEAD: &[u8] = b"bedplate functions 1\n";
 /// Writes the libraries in the place of those before. After an error the next start may find the old ones or the new ones.
 pub(super) fn write(data: &Path, payload: &[u8]) -> Result<()> {
     let failed = |error| Error::io(format!("cannot write {}", data.join(NAME).display()), error);
-    replace_file(data, NAME, &[HEAD, payload]).map_err(failed)
+    replace_file(data, NAME, &[HEAD, payload], 0o644).map_err(failed)
 }
 
 /// The bytes of the libraries; `None` if there is no file.

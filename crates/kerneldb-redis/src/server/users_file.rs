@@ -1,12 +1,11 @@
 //! The ACL file: users with their rules, one on a line.
 
-use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
-use std::path::{Path, PathBuf};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::Path;
 
 use crate::limits::ACL_BYTES_MAX;
-use bedplate_kerneldb::{Error, Result};
+use bedplate_kerneldb::{Error, Result, replace_file};
 
 /// The permissions of a file that is made anew: it has hashes of passwords.
 const MODE: u32 = 0o600;
@@ -27,75 +26,41 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Writes the file in the place of the one before, with the same owner and permissions. It is on disk when the function returns. After a crash or an
-/// error, it is the old one or the new one.
+/// Writes the file in the place of the one before. It is on disk when the function returns. After a crash or an error, it is the old one
+/// or the new one.
 pub(super) fn write(path: &Path, text: &[u8]) -> Result<()> {
     let failed = |error| Error::io(format!("cannot write the ACL file {}", path.display()), error);
     // Behind a symbolic link, the file itself is replaced.
-    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
-        _ => PathBuf::from("."),
+    let path = match fs::canonicalize(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => std::path::absolute(path),
+        found => found,
     };
-    let mut partial = path.clone().into_os_string();
-    partial.push(".partial");
-    let replace = || {
-        let present = fs::metadata(&path).ok();
-        let mode = present.as_ref().map_or(MODE, |present| present.permissions().mode() & 0o777);
-        match fs::remove_file(&partial) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(&partial)?;
-        file.write_all(text)?;
-        if let Some(present) = &present {
-            // A process without privileges may not give files away, and only to its own groups.
-            for (user, group) in [(Some(present.uid()), None), (None, Some(present.gid()))] {
-                match fchown(&file, user, group) {
-                    Err(error) if error.kind() != io::ErrorKind::PermissionDenied => return Err(error),
-                    _ => {}
-                }
-            }
-        }
-        file.set_permissions(Permissions::from_mode(mode))?;
-        file.sync_all()?;
-        fs::rename(&partial, &path)?;
-        File::open(&folder)?.sync_all()
-    };
-    replace().inspect_err(|_| drop(fs::remove_file(&partial))).map_err(failed)
+    let path = path.map_err(failed)?;
+    let name = path.file_name().and_then(|name| name.to_str());
+    match (path.parent(), name) {
+        (Some(folder), Some(name)) => replace_file(folder, name, &[text], MODE).map_err(failed),
+        _ => Err(failed(io::Error::other("its name is not text in UTF-8"))),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_file_is_replaced_with_its_owner_and_permissions() {
+    fn a_file_is_replaced_also_behind_a_link() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("users.acl");
         assert!(read(&path).unwrap_err().to_string().contains("users.acl"));
-        let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
         write(&path, b"one").unwrap();
-        assert_eq!((read(&path).unwrap(), mode()), (b"one".to_vec(), 0o600));
-        fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
-        fs::write(folder.path().join("users.acl.partial"), "rest of a write that a crash has ended").unwrap();
-        write(&path, b"two").unwrap();
-        assert_eq!((read(&path).unwrap(), mode()), (b"two".to_vec(), 0o640));
-        // Only root may give files away; another user keeps the file.
-        let owner = || {
-            let present = fs::metadata(&path).unwrap();
-            (present.uid(), present.gid())
-        };
-        let given = std::os::unix::fs::chown(&path, Some(1), Some(2));
-        let before = owner();
-        assert_eq!(given.is_ok(), before == (1, 2));
-        write(&path, b"two").unwrap();
-        assert_eq!((owner(), mode()), (before, 0o640));
+        assert_eq!(read(&path).unwrap(), b"one");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
-        write(&link, b"three").unwrap();
+        write(&link, b"two").unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
-        assert_eq!(read(&path).unwrap(), b"three");
+        assert_eq!(read(&path).unwrap(), b"two");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
         assert!(write(folder.path(), b"x").is_err());
         assert!(read(folder.path()).is_err());

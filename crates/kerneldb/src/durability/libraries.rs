@@ -30,7 +30,7 @@ pub(super) fn write(data: &Path, library: &str, elf: &[u8]) -> Result<()> {
             fs::create_dir(&folder)?;
             File::open(data)?.sync_all()?;
         }
-        replace_file(&folder, &format!("{library}{SUFFIX}"), &[elf])
+        replace_file(&folder, &format!("{library}{SUFFIX}"), &[elf], 0o644)
     };
     write().map_err(failed("cannot write", &path(data, library)))
 }

@@ -30,11 +30,11 @@ pub enum EvictionPolicy {
     AllkeysLfu,
     /// Keys at random.
     AllkeysRandom,
-    /// Of the keys that have an expiry, the least recently used ones.
+    /// The least recently used keys among those that have an expiry.
     VolatileLru,
-    /// Of the keys that have an expiry, the least frequently used ones.
+    /// The least frequently used keys among those that have an expiry.
     VolatileLfu,
-    /// Of the keys that have an expiry, some at random.
+    /// Keys at random among those that have an expiry.
     VolatileRandom,
     /// The keys that expire first.
     VolatileTtl,

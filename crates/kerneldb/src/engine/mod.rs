@@ -308,14 +308,12 @@ impl Engine {
 
     /// The memory of keys is free that commits up to this timestamp have deleted: neither the log's reader nor a snapshot needs it.
     pub(crate) fn released_ts(&self) -> u64 {
-        let logged = self.config().wal_ring_bytes > 0 && self.config().engine == EngineKind::Arena;
-        let read = if logged { self.state().drained_ts.load(Ordering::SeqCst) } else { u64::MAX };
+        let read = self.storage.values_read_ts(&self.control);
         read.min(self.control.oldest_snapshot().unwrap_or(u64::MAX))
     }
 
     /// Sets which keys are evicted when memory becomes short.
     pub(crate) fn set_eviction(&self, policy: EvictionPolicy) -> Result<()> {
-        let kind = policy.usage_kind();
         if !self.config().engine.evicts(policy) {
             return Err(Error::Config(format!(
                 "the hash-map engine does not know how often keys are used, so it cannot evict by {}; choose a policy \
@@ -323,9 +321,11 @@ impl Engine {
                 policy.name()
             )));
         }
-        self.storage.set_usage_factor(self.eviction.usage_factor.load(Ordering::Relaxed));
-        self.storage.set_usage_kind(kind);
-        self.eviction.set_policy(policy);
+        if policy != self.eviction.policy() {
+            self.storage.set_usage_factor(self.eviction.usage_factor.load(Ordering::Relaxed));
+            self.storage.set_usage_kind(policy.usage_kind());
+            self.eviction.set_policy(policy);
+        }
         Ok(())
     }
 

@@ -182,6 +182,11 @@ pub(crate) trait Storage: Send + Sync {
     /// locked and no snapshot is registered, so an entry may change, leave, or serve another key meanwhile.
     fn expiry_cursor(&self) -> Box<dyn ExpiryCursor + '_>;
 
+    /// The log's reader needs no value any more that commits up to this timestamp have overwritten or deleted.
+    fn values_read_ts(&self, _control: &Control) -> u64 {
+        u64::MAX
+    }
+
     /// The keys of a partition, for eviction.
     fn eviction_source(&self, partition: u32) -> Box<dyn EvictionSource + '_>;
 

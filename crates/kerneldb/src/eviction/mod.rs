@@ -5,9 +5,10 @@
 //! wait. A writer that finds no memory nevertheless asks the thread and waits for its answer
 //! ([`Eviction::request`](crate::engine::eviction::Eviction::request)).
 //!
-//! `usage` has the arithmetic of the usage, `choice` decides which keys go first, `pending` accounts for memory that comes back
-//! late, and `worker` is the thread.
+//! `usage` has the arithmetic of the usage, `aging` applies it to all keys in turn, `choice` decides which keys go first, `pending`
+//! accounts for memory that comes back late, and `worker` is the thread.
 
+mod aging;
 mod choice;
 mod pending;
 mod usage;
@@ -31,8 +32,7 @@ use worker::Worker;
 /// How a key is used, as far as the policy of eviction needs to know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyUsage {
-    /// Time since the last access, within 5 % and the time that a pass over all keys takes: a tenth of a second in small databases,
-    /// some 20 seconds for ten million keys. `None` unless the policy is by recency.
+    /// Time since the last access, within 5 % and the time that a pass over all keys takes. `None` unless the policy is by recency.
     pub idle: Option<Duration>,
     /// A logarithmic count of the accesses, 0 to 255. `None` unless the policy is by frequency.
     pub frequency: Option<u8>,

@@ -1,4 +1,4 @@
-//! The thread of eviction: keeps memory free, answers writers, and lets the usage of keys age.
+//! The thread of eviction: keeps memory free, and answers writers. Between its slices, it lets the usage of keys age (`aging`).
 //!
 //! It works in short slices and takes the partitions in turns, those with a writer that waits first. So a writer waits for a
 //! slice only, a change of the policy takes effect at once, and the thread ends soon.
@@ -11,14 +11,14 @@ use std::{
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
 use super::{
+    aging::Aging,
     choice::{Sample, score},
     pending::Pending,
-    usage,
 };
 use crate::{
     Error, Result, Session, Written,
     engine::{Candidate, Engine, EvictionPolicy, EvictionSource, thread_time, unix_ms},
-    layout::{KDB_SLAB_BYTES, KDB_USAGE_COUNT, KDB_USAGE_IDLE},
+    layout::KDB_SLAB_BYTES,
     limits::EVICTION_FREE_SHARE,
 };
 
@@ -30,12 +30,6 @@ const LONG_PERIOD: Duration = Duration::from_millis(100);
 const LOOK_TIME_SHARE: u32 = 50;
 /// The longest time of a slice.
 const SLICE: Duration = Duration::from_millis(10);
-/// The usage of a key ages at most this often.
-const AGING_INTERVAL: Duration = Duration::from_millis(100);
-/// Part of a processor that aging may take.
-const AGING_TIME_SHARE: u32 = 100;
-/// The same while the usage of all keys is set anew.
-const RESET_TIME_SHARE: u32 = 2;
 /// Pieces that are drawn for a sample. Keys that were written together are in the same pieces, so a sample needs many.
 const SAMPLE_PIECES: usize = 64;
 /// Keys of each piece in a sample.
@@ -78,11 +72,9 @@ struct Partition<'db> {
     pending: Pending,
     /// Until this time there is nothing to evict: all keys were read, and the policy allowed too few.
     exhausted_until: Option<Instant>,
-    /// When the usage of each piece's keys aged last, in milliseconds since the thread's start.
-    aged_ms: Vec<u64>,
 }
 
-/// What a slice has done.
+/// The result of a slice.
 #[derive(Default)]
 struct Outcome {
     /// Bytes of the keys that were evicted.
@@ -99,18 +91,10 @@ pub(super) struct Worker<'db> {
     session: Session,
     partitions: Vec<Partition<'db>>,
     random: SmallRng,
-    started: Instant,
+    aging: Aging,
     /// The policy and its generation.
     policy: EvictionPolicy,
     generation: u64,
-    /// Processor time that aging may take now, and when that was computed.
-    aging_credit: Duration,
-    credited: Instant,
-    /// The current pass of aging: when it began, and the next partition and piece.
-    pass_began: Instant,
-    pass_at: (usize, u64),
-    /// The pass gives all keys the usage of a new key.
-    is_reset: bool,
 }
 
 impl<'db> Worker<'db> {
@@ -121,22 +105,15 @@ impl<'db> Worker<'db> {
             search: None,
             pending: Pending::default(),
             exhausted_until: None,
-            aged_ms: Vec::new(),
         };
-        let now = Instant::now();
         Worker {
             db,
             session,
             partitions: (0..db.partitions()).map(partition).collect(),
             random: SmallRng::seed_from_u64(seed),
-            started: now,
+            aging: Aging::new(),
             policy: EvictionPolicy::NoEviction,
             generation: db.eviction.generation(),
-            aging_credit: Duration::ZERO,
-            credited: now,
-            pass_began: now,
-            pass_at: (0, 0),
-            is_reset: false,
         }
     }
 
@@ -162,7 +139,9 @@ impl<'db> Worker<'db> {
                 (_, true) => SHORT_PERIOD.max(began.elapsed() * LOOK_TIME_SHARE).min(LONG_PERIOD),
                 _ => LONG_PERIOD,
             };
-            self.age();
+            let sources: Vec<&dyn EvictionSource> = self.partitions.iter().map(|p| &*p.source).collect();
+            let minutes = self.db.eviction.decay_minutes.load(Ordering::Relaxed);
+            self.aging.advance(&sources, self.policy, minutes, &mut self.random);
             let cpu_ns = (thread_time() - cpu_start).as_nanos() as u64;
             self.db.eviction.cpu_ns.fetch_add(cpu_ns, Ordering::Relaxed);
         }
@@ -181,7 +160,7 @@ impl<'db> Worker<'db> {
         }
         self.policy = eviction.policy();
         if eviction.take_reset() {
-            (self.is_reset, self.pass_at) = (true, (0, 0));
+            self.aging.reset();
         }
     }
 
@@ -402,54 +381,5 @@ impl<'db> Worker<'db> {
             emptied += u64::from(KDB_SLAB_BYTES);
         }
         Ok(())
-    }
-
-    fn now_ms(&self) -> u64 {
-        self.started.elapsed().as_millis() as u64
-    }
-
-    /// Lets the usage of some keys age, or sets it anew, within a part of a processor.
-    fn age(&mut self) {
-        let kind = self.policy.usage_kind();
-        let share = if self.is_reset { RESET_TIME_SHARE } else { AGING_TIME_SHARE };
-        let now = Instant::now();
-        self.aging_credit = (self.aging_credit + (now - self.credited) / share).min(LONG_PERIOD / share);
-        self.credited = now;
-        if !matches!(kind, KDB_USAGE_IDLE | KDB_USAGE_COUNT) {
-            self.is_reset = false;
-            return;
-        }
-        if self.pass_at == (0, 0) {
-            if self.pass_began.elapsed() < AGING_INTERVAL && !self.is_reset {
-                return;
-            }
-            self.pass_began = now;
-        }
-        let minutes = self.db.eviction.decay_minutes.load(Ordering::Relaxed);
-        let new = if kind == KDB_USAGE_COUNT { usage::NEW_COUNT } else { 0 };
-        let (cpu_start, now_ms, is_reset) = (thread_time(), self.now_ms(), self.is_reset);
-        while thread_time() - cpu_start < self.aging_credit {
-            let (index, piece) = self.pass_at;
-            let Some(partition) = self.partitions.get_mut(index) else {
-                (self.pass_at, self.is_reset) = ((0, 0), false);
-                break;
-            };
-            if piece >= partition.source.pieces() {
-                self.pass_at = (index + 1, 0);
-                continue;
-            }
-            if partition.aged_ms.len() <= piece as usize {
-                partition.aged_ms.resize(piece as usize + 1, now_ms);
-            }
-            let ms = now_ms - std::mem::replace(&mut partition.aged_ms[piece as usize], now_ms);
-            let random = &mut self.random;
-            partition.source.update_usage(piece, &mut |before| match kind {
-                _ if is_reset => new,
-                KDB_USAGE_IDLE => usage::grow_idle(before, ms, random.random()),
-                _ => usage::decay_count(before, ms, minutes, random.random()),
-            });
-            self.pass_at = (index, piece + 1);
-        }
-        self.aging_credit = self.aging_credit.saturating_sub(thread_time() - cpu_start);
     }
 }

@@ -47,7 +47,7 @@ pub struct Args {
     /// Memory for keys, values, indexes and log rings.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
     memory: u64,
-    /// What to evict when the memory is nearly full: noeviction, allkeys-lru, allkeys-lfu, allkeys-random, volatile-lru,
+    /// Policy of eviction for a memory that is nearly full: noeviction, allkeys-lru, allkeys-lfu, allkeys-random, volatile-lru,
     /// volatile-lfu, volatile-random or volatile-ttl, as in Redis. The hash-map engine has neither lru nor lfu.
     #[arg(long, value_name = "POLICY", default_value = "noeviction", hide_default_value = true)]
     pub(super) maxmemory_policy: EvictionPolicy,

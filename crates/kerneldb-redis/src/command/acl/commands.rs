@@ -1,11 +1,9 @@
 //! Numbers of commands and subcommands, and sets of them.
 
-use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use super::category::{self, Categories, Category};
-use crate::command::spec::{self, Spec};
-use crate::command::table::COMMANDS;
+use crate::command::spec::{self, Found, Spec};
 
 /// Words of a set.
 const WORDS: usize = 4;
@@ -25,10 +23,7 @@ pub(in crate::command) struct Entry {
 impl Entry {
     /// `command` or `command|subcommand`.
     pub(in crate::command) fn full_name(&self) -> String {
-        match self.parent {
-            Some(parent) => format!("{}|{}", parent.name, self.spec.name),
-            None => self.spec.name.to_owned(),
-        }
+        spec::full_name((self.parent, self.spec))
     }
 }
 
@@ -36,24 +31,16 @@ impl Entry {
 pub(in crate::command) fn all() -> &'static [Entry] {
     static ALL: OnceLock<Vec<Entry>> = OnceLock::new();
     ALL.get_or_init(|| {
-        let with_subcommands = |spec: &'static Spec| {
-            let entry = |spec, parent| Entry { spec, parent, categories: Categories::of(spec) };
-            let subcommands = spec.subs.iter().map(move |sub| entry(sub, Some(spec)));
-            std::iter::once(entry(spec, None)).chain(subcommands)
-        };
-        let all: Vec<Entry> = COMMANDS.iter().flat_map(with_subcommands).collect();
+        let entry = |(parent, spec)| Entry { spec, parent, categories: Categories::of(spec) };
+        let all: Vec<Entry> = spec::all().map(entry).collect();
         assert!(all.len() + category::COUNT <= WORDS * 64, "a set of commands has too few bits");
         all
     })
 }
 
-/// The number of an entry of the table.
-pub(super) fn number(spec: &'static Spec) -> Number {
-    // The keys are addresses of the table's entries.
-    static NUMBERS: OnceLock<HashMap<usize, Number>> = OnceLock::new();
-    let numbers = NUMBERS
-        .get_or_init(|| (0..).zip(all()).map(|(number, entry)| (address(entry.spec), number)).collect());
-    numbers[&address(spec)]
+/// The number of a command or subcommand.
+pub(super) fn number(found: Found) -> Number {
+    spec::number(found) as Number
 }
 
 /// The number that stands for the commands of a category that has none here. So a user keeps the right to them, or the lack of it, for a
@@ -69,22 +56,9 @@ pub(super) fn stand_in(category: Category) -> Option<Number> {
     empty[category.index()].then(|| (all().len() + category.index()) as Number)
 }
 
-fn address(spec: &'static Spec) -> usize {
-    std::ptr::from_ref(spec).addr()
-}
-
 /// Finds `command` or `command|subcommand`, which are not case sensitive.
 pub(super) fn find(name: &[u8]) -> Option<&'static Entry> {
-    let (command, subcommand) = match name.iter().position(|byte| *byte == b'|') {
-        Some(at) => (&name[..at], Some(&name[at + 1..])),
-        None => (name, None),
-    };
-    let parent = spec::find(command)?;
-    let spec = match subcommand {
-        Some(sub) => parent.subs.iter().find(|spec| sub.eq_ignore_ascii_case(spec.name.as_bytes()))?,
-        None => parent,
-    };
-    Some(&all()[usize::from(number(spec))])
+    Some(&all()[spec::number(spec::find_by_full_name(name)?)])
 }
 
 /// A set of commands and subcommands.
@@ -114,7 +88,7 @@ mod tests {
     #[test]
     fn every_command_has_a_number_and_a_name() {
         for (at, entry) in all().iter().enumerate() {
-            assert_eq!(usize::from(number(entry.spec)), at);
+            assert_eq!(usize::from(number((entry.parent, entry.spec))), at);
             let found = find(entry.full_name().to_ascii_uppercase().as_bytes()).unwrap();
             assert!(std::ptr::eq(found.spec, entry.spec));
         }

@@ -156,7 +156,7 @@ impl Selector {
             self.allow(entry, true);
             return Ok(());
         }
-        let arguments = self.first_arguments.entry(commands::number(entry.spec)).or_default();
+        let arguments = self.first_arguments.entry(commands::number((None, entry.spec))).or_default();
         if !arguments.iter().any(|known| known.eq_ignore_ascii_case(argument)) {
             arguments.push(argument.to_vec());
         }
@@ -165,9 +165,9 @@ impl Selector {
 
     /// Allows or forbids a command with all its subcommands, or a subcommand.
     fn allow(&mut self, entry: &Entry, allowed: bool) {
-        let subcommands = entry.spec.subs.iter();
-        for spec in std::iter::once(entry.spec).chain(subcommands) {
-            let number = commands::number(spec);
+        let subcommands = entry.spec.subs.iter().map(|sub| (Some(entry.spec), sub));
+        for found in std::iter::once((entry.parent, entry.spec)).chain(subcommands) {
+            let number = commands::number(found);
             self.commands.put(number, allowed);
             self.first_arguments.remove(&number);
         }
@@ -193,7 +193,7 @@ impl Selector {
         let Request { resolved, args } = request;
         let spec = resolved.spec;
         if !self.all_commands && !spec.has(flags::NO_AUTH) {
-            let number = commands::number(spec);
+            let number = commands::number(resolved.found());
             let allows_argument = |known: &Vec<u8>| known.eq_ignore_ascii_case(args.get(1));
             let has_argument = || {
                 args.len() > 1

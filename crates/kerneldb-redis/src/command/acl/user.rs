@@ -151,7 +151,7 @@ impl User {
 
     /// The hashes of its passwords.
     pub(in crate::command) fn passwords(&self) -> impl ExactSizeIterator<Item = String> {
-        self.passwords.iter().map(|hash| hash.iter().map(|byte| format!("{byte:02x}")).collect())
+        self.passwords.iter().map(hex::encode)
     }
 
     /// The rules about commands, keys and channels of the user itself, and then of each further selector.
@@ -183,14 +183,8 @@ fn hash(password: &[u8]) -> Hash {
 
 /// Parses 64 lower-case hexadecimal digits.
 fn parse_hash(digits: &[u8]) -> Result<Hash, RuleError> {
-    let digit = |byte: u8| match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        _ => None,
-    };
-    let bytes: Option<Vec<u8>> = match digits.len() {
-        64 => digits.chunks(2).map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect(),
-        _ => None,
-    };
-    bytes.and_then(|bytes| bytes.try_into().ok()).ok_or(RuleError::PasswordHash)
+    let mut hash = Hash::default();
+    let is_hash =
+        !digits.iter().any(u8::is_ascii_uppercase) && hex::decode_to_slice(digits, &mut hash).is_ok();
+    if is_hash { Ok(hash) } else { Err(RuleError::PasswordHash) }
 }

@@ -164,7 +164,7 @@ fn restore_has_the_replies_of_redis() {
     }
 }
 
-/// What Redis accepts although it makes no sense, and the limit on values.
+/// Requests that Redis accepts although they make no sense, and the limit on values.
 #[test]
 fn payloads_that_redis_accepts_and_this_server_does_not() {
     let mut client = Client::new(&Model::new(Startup::default()));

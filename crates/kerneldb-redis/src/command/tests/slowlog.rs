@@ -110,7 +110,7 @@ fn commands_of_scripts_are_logged_before_the_script() {
     );
 }
 
-/// What is rolled back and executed again is logged once, with the time since its first attempt.
+/// A command that is rolled back and executed again is logged once, with the time since its first attempt.
 #[test]
 fn a_command_that_waits_for_a_lock_is_logged_once() {
     let model = Model::new(Startup::default());

@@ -1,5 +1,7 @@
 //! The partitions of a database: one arena each, and the programs that work on it.
 
+use std::sync::atomic::Ordering;
+
 use super::{
     Geometry, HeapStats, Loader, Partition, candidates::ArenaCandidates, expired::ArenaCursor, log::ArenaLog,
     scan, verify,
@@ -208,6 +210,11 @@ impl Storage for ArenaStore {
 
     fn expiry_cursor(&self) -> Box<dyn ExpiryCursor + '_> {
         Box::new(ArenaCursor::new(&self.partitions))
+    }
+
+    fn values_read_ts(&self, control: &Control) -> u64 {
+        let logged = control.config.wal_ring_bytes > 0;
+        if logged { control.state().drained_ts.load(Ordering::SeqCst) } else { u64::MAX }
     }
 
     fn eviction_source(&self, partition: u32) -> Box<dyn EvictionSource + '_> {
